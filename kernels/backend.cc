@@ -365,17 +365,27 @@ absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, KvSecti
   return DoKvDeviation(stream, fresh, stored, out);
 }
 
-absl::Status Backend::MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                                 absl::Span<const ColumnRange> wanted, MatrixView out) {
+absl::Status Backend::ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out) {
+  constexpr absl::string_view kOp = "ValueLengths";
+  KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(kOp, *this, plan, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, plan.total_kv_len(), {kF32}));
+  return DoValueLengths(stream, plan, pages, out);
+}
+
+absl::Status Backend::MassScores(Stream& stream, ConstMatrixView mass, ConstMatrixView lengths,
+                                 absl::Span<const ColumnRange> counted, absl::Span<const ColumnRange> wanted,
+                                 MatrixView out) {
   constexpr absl::string_view kOp = "MassScores";
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "mass", mass, mass.rows, mass.cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "lengths", lengths, mass.rows, mass.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckColumns(kOp, "counted", counted, mass.cols));
   KVBLEND_RETURN_IF_ERROR(CheckColumns(kOp, "wanted", wanted, mass.cols));
   int64_t columns = 0;
   for (const ColumnRange& range : wanted) columns += range.end - range.begin;
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, 1, columns, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, mass, "mass", out));
-  return DoMassScores(stream, mass, counted, wanted, out);
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, lengths, "lengths", out));
+  return DoMassScores(stream, mass, lengths, counted, wanted, out);
 }
 
 absl::Status Backend::SelectTopK(Stream& stream, ConstMatrixView scores, IndicesView out) {

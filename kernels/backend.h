@@ -372,13 +372,22 @@ class Backend {
   ///   fresh: f32 [n, d];  stored: [n, d], either part, any encoding;  out: f32 [1, n]
   absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored, MatrixView out);
 
-  /// How strongly any layer of a query pass attends to each wanted column, row r of `mass` being layer r's
-  /// attention mass: out[i] = max over rows r of mass[r][c_i] / (sum of mass[r] over `counted`), where c_i is
-  /// the i-th column of `wanted`. Sums are taken in double, column by column within a range, range by range.
-  /// Rows whose sum is not above 0 are left out, and so are quotients that are NaN; out is at least 0.
-  ///   mass: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;  out: f32 [1, columns of `wanted`]
-  absl::Status MassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                          absl::Span<const ColumnRange> wanted, MatrixView out);
+  /// How long the value vector of each cached position is: out[j] = the root of the sum of squares of what position j has in
+  /// pages.v, all kv heads together. Sums are carried in fp32. What was never written gives whatever the pages hold.
+  ///   out: f32 [1, plan.total_kv_len], sequences one after the other
+  absl::Status ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out);
+
+  /// How much the wanted columns bring to those who attend in a query pass, row r of `mass` and of `lengths` being layer r's
+  /// attention mass and value lengths: out[i] = sum over rows r of (mass[r][c_i] / sum of mass[r]) * (lengths[r][c_i] / mean
+  /// of lengths[r]), where sum and mean are those over the columns of `counted` whose mass is above 0, and c_i is the i-th
+  /// column of `wanted`. A row whose attention goes to short values, as it does where there is nothing to be found, has less
+  /// say. Lengths count only where there is attention: elsewhere KV may not have been loaded. Sums over columns are taken
+  /// in double, column by column within a range, range by range; those over rows in fp32, in their order.
+  /// Rows whose sums are not above 0 are left out, and so are terms that are not above 0; out is at least 0.
+  ///   mass, lengths: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;  out: f32 [1, columns of `wanted`]
+  absl::Status MassScores(Stream& stream, ConstMatrixView mass, ConstMatrixView lengths,
+                          absl::Span<const ColumnRange> counted, absl::Span<const ColumnRange> wanted,
+                          MatrixView out);
 
   /// The columns of the out.size highest scores, ascending. Equal scores: the lower column; NaN counts as
   /// -infinity.
@@ -446,8 +455,10 @@ class Backend {
                                                     const AttentionSpec&, KvPagesView, MatrixView out,
                                                     MatrixView mass);
   virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, MatrixView) = 0;
-  virtual absl::Status DoMassScores(Stream&, ConstMatrixView, absl::Span<const ColumnRange>,
-                                    absl::Span<const ColumnRange>, MatrixView) = 0;
+  virtual absl::Status DoValueLengths(Stream&, const BatchPlan&, KvPagesView, MatrixView) = 0;
+  virtual absl::Status DoMassScores(Stream&, ConstMatrixView mass, ConstMatrixView lengths,
+                                    absl::Span<const ColumnRange> counted,
+                                    absl::Span<const ColumnRange> wanted, MatrixView) = 0;
   virtual absl::Status DoSelectTopK(Stream&, ConstMatrixView, IndicesView) = 0;
   virtual absl::Status DoSampleTokens(Stream&, ConstMatrixView, absl::Span<const SamplingSpec>,
                                       absl::Span<SampledToken>) = 0;

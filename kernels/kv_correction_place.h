@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 namespace kvblend::kernels {
 
@@ -13,6 +14,13 @@ inline constexpr int64_t kNumKvCorrectionPlaces = 8;
 constexpr int64_t KvCorrectionPlace(int64_t token) {
   return (token >= 1) + (token >= 4) + (token >= 16) + (token >= 64) + (token >= 128) + (token >= 256) +
          (token >= 512);
+}
+
+/// The first token behind that range.
+constexpr int64_t KvCorrectionPlaceEnd(int64_t token) {
+  int64_t end = token < 1 ? 1 : 4;
+  while (end <= token) end *= end < 64 ? 4 : 2;
+  return end <= 512 ? end : std::numeric_limits<int64_t>::max();
 }
 
 }  // namespace kvblend::kernels

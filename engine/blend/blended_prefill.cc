@@ -121,14 +121,19 @@ absl::Status BlendedPrefill::BeginQueryPass(int32_t num_layers) {
   const ReusePlan& plan = context_.plan;
   RowPass::Measure measure{
       .layers = VotingLayers(WindowsOf(context_.transformer.config()), num_layers, plan.prompt_tokens),
-      .mass = {}};
+      .mass = {},
+      .lengths = {}};
   KVBLEND_ASSIGN_OR_RETURN(question_, context_.sequence.PlanRange(plan.spans.back().begin, plan.prompt_tokens,
                                                                   plan.prompt_tokens));
-  KVBLEND_ASSIGN_OR_RETURN(
-      mass_, context_.scratch.mass.Resize(context_.backend(), static_cast<int64_t>(measure.layers.size()),
-                                          plan.prompt_tokens, DataType::kF32));
+  const auto of_layers = [&](model::ScratchMatrix& matrix) {
+    return matrix.Resize(context_.backend(), static_cast<int64_t>(measure.layers.size()), plan.prompt_tokens,
+                         DataType::kF32);
+  };
+  KVBLEND_ASSIGN_OR_RETURN(mass_, of_layers(context_.scratch.mass));
+  KVBLEND_ASSIGN_OR_RETURN(lengths_, of_layers(context_.scratch.lengths));
   measure.question = question_.get();
   measure.mass = mass_;
+  measure.lengths = lengths_;
   KVBLEND_ASSIGN_OR_RETURN(pass_, RowPass::Create(context_, *loader_, plan.computed, std::move(measure)));
   stage_ = Stage::kMeasure;
   return absl::OkStatus();
@@ -146,11 +151,9 @@ absl::Status BlendedPrefill::EndQueryPass() {
 
 absl::Status BlendedPrefill::ScoreAttention() {
   const ReusePlan& plan = context_.plan;
-  // Per layer the mass is divided by its sum over all placed chunk tokens, so that layers which mostly look
-  // elsewhere get the same say; a token's score is its maximum over layers.
   KVBLEND_ASSIGN_OR_RETURN(scores_, context_.scratch.scores.Resize(
                                         context_.backend(), 1, plan.candidates.num_tokens, DataType::kF32));
-  return context_.backend().MassScores(context_.stream, mass_, ColumnsOf(plan.chunk_spans),
+  return context_.backend().MassScores(context_.stream, mass_, lengths_, ColumnsOf(plan.chunk_spans),
                                        ColumnsOf(plan.candidates.spans), scores_);
 }
 

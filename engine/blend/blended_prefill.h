@@ -100,7 +100,7 @@ class BlendedPrefill {
   Stage stage_ = Stage::kBlend;
   std::unique_ptr<RowPass> pass_;
   std::unique_ptr<kernels::BatchPlan> question_;  // its rows; during the query pass
-  kernels::MatrixView mass_;                      // f32 [layers that vote, prompt_tokens]
+  kernels::MatrixView mass_, lengths_;            // f32 [layers that vote, prompt_tokens]
   kernels::MatrixView scores_;                    // f32 [1, candidates]
   int64_t pass_begin_ = 0;                        // of pass_, by the trace's clock
   PrefillResult result_;

@@ -23,7 +23,7 @@ struct PrefillScratch {
   model::PassState state;
   FreshRowMemory fresh_rows;
   model::ScratchMatrix corrected_k, corrected_v;  // what a correction makes of one span
-  model::ScratchMatrix mass;                      // f32 [layers that vote, prompt_tokens]
+  model::ScratchMatrix mass, lengths;             // f32 [layers that vote, prompt_tokens]
   model::ScratchMatrix scores;                    // f32 [1, candidates]
   model::ScratchMatrix chosen;                    // as many int32 as tokens are chosen
   model::ScratchMatrix logits;

@@ -154,22 +154,24 @@ absl::Status RowPass::MeasureAttention() {
   const auto vote = std::find(measure_->layers.begin(), measure_->layers.end(), layer_);
   const bool goes_on = layer_ + 1 < end_layer_;
   if (vote == measure_->layers.end()) return absl::OkStatus();
-  const kernels::MatrixView mass = measure_->mass.Rows(vote - measure_->layers.begin(), 1);
+  const int64_t row = vote - measure_->layers.begin();
+  const kernels::MatrixView mass = measure_->mass.Rows(row, 1), lengths = measure_->lengths.Rows(row, 1);
   const kernels::KvPagesView pages = context_.sequence.Layer(layer_);
   const int64_t rows = context_.state().hidden.rows, asking = measure_->question->num_rows();
   if (goes_on && asking == rows) {  // both at once
     has_attended_ = true;
     const TracedUnit traced(context_.trace, "attend", layer_);
-    return context_.transformer.Attend(context_.stream, layer_, *rows_, /*first_row=*/0, pages,
-                                       context_.state(), mass);
-  }
-  {
+    KVBLEND_RETURN_IF_ERROR(context_.transformer.Attend(context_.stream, layer_, *rows_, /*first_row=*/0,
+                                                        pages, context_.state(), mass));
+  } else {
     const TracedUnit traced(context_.trace, "measure attention", layer_);
     KVBLEND_RETURN_IF_ERROR(context_.backend().AttentionMass(
         context_.stream, *measure_->question,
         context_.transformer.Queries(context_.state()).Rows(rows - asking, asking),
         context_.transformer.attention(layer_), pages, mass));
   }
+  KVBLEND_RETURN_IF_ERROR(
+      context_.backend().ValueLengths(context_.stream, *measure_->question, pages, lengths));
   if (!goes_on) {  // nobody needs what its rows become
     TraceLayer();
     ++layer_;

@@ -27,12 +27,13 @@ namespace kvblend::blend {
 /// One pass; its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
 class RowPass {
  public:
-  /// Measuring the attention that the last rows, the question's, pay to every position. The pass ends where
-  /// the last layer that votes has been measured.
+  /// Measuring the attention that the last rows, the question's, pay to every position, and how long the values are that they
+  /// get there. The pass ends where the last layer that votes has been measured.
   struct Measure {
     const kernels::BatchPlan* question = nullptr;
     std::vector<int32_t> layers;  // that vote, ascending
     kernels::MatrixView mass;     // f32 [layers.size(), prompt_tokens]
+    kernels::MatrixView lengths;  // the same
   };
 
   /// Leaving rows behind at a layer, once their fresh KV of that layer is there. Up to it stored KV is loaded

@@ -55,7 +55,7 @@ struct Map {
   Matrix down, up;  // [channels, rank], [rank, channels]
 };
 
-/// The directions of what `own` leaves of the regression, as many as `rank`.
+/// The directions of what `own` leaves of the regression, as many as `rank`; zeros behind those that are worth it.
 Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, double floor,
            const FitOptions& options) {
   const int64_t channels = pairs.channels();
@@ -67,7 +67,15 @@ Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, 
   Matrix rest = regularised.llt().solve(Doubles(pairs.xd(), channels, channels) / n);
   rest.diagonal() -= own;
   const Eigen::SelfAdjointEigenSolver<Matrix> varies(rest.transpose() * c * rest);
-  const Matrix directions = varies.eigenvectors().rightCols(options.rank);  // ascending eigenvalues
+  const Vector gains = varies.eigenvalues().reverse().head(options.rank);  // they are ascending
+  Matrix directions = varies.eigenvectors().rowwise().reverse().leftCols(options.rank);
+  const double deviation = Column(pairs.dd()).sum() / n;
+  for (int32_t first = 0; first < options.rank; first += FitOptions::kRankStep) {
+    const int32_t count = std::min(FitOptions::kRankStep, options.rank - first);
+    if (gains.segment(first, count).sum() >= options.least_gain * deviation) continue;
+    directions.rightCols(options.rank - first).setZero();
+    break;
+  }
   return {rest * directions, directions.transpose()};
 }
 
@@ -96,7 +104,7 @@ LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
   Map map{Matrix::Zero(channels, rank), Matrix::Zero(rank, channels)};
   if (rank > 0) {
     const double ridge = options.ridge + 2 * static_cast<double>(channels) / n;
-    map = FitMap(pairs, own, variance, floor, {.rank = rank, .ridge = ridge});
+    map = FitMap(pairs, own, variance, floor, {rank, ridge, options.least_gain});
   }
   const Matrix offsets = Offsets(pairs, [&](const Vector& x) -> Vector {
     return own.cwiseProduct(x) + map.up.transpose() * (map.down.transpose() * x);

@@ -8,6 +8,7 @@
 // R is split into a scale per channel (what regressing each channel on itself gives) and a map of low rank for the rest:
 // the directions in which the rest varies most over the tokens, which is reduced-rank regression (Izenman, "Reduced-rank
 // regression for the multivariate linear model", Journal of Multivariate Analysis 5, 1975). The offsets then fit the means.
+// Directions are in order, those of most variance first; those that are not worth what they cost are zeros.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,13 @@
 namespace kvblend::kv {
 
 struct FitOptions {
-  int32_t rank = 16;   // 0 .. channels; moments of kDiagonal are fitted without a map, whatever this is
+  int32_t rank =
+      16;  // 0 .. channels, the most; moments of kDiagonal are fitted without a map, whatever this is
   double ridge = 0.1;  // of the variances, from any number of pairs; > 0
+  /// What the next kRankStep directions must take of a layer's squared deviation to be kept. They cost every prompt the
+  /// same in each layer, and are worth more in some than in others.
+  double least_gain = 1.0 / 64;
+  static constexpr int32_t kRankStep = 8;  // what kernels compute at once
 };
 
 /// The rank that a fit has.

@@ -240,6 +240,12 @@ class CpuBackend final : public HostBackend {
     return CpuAttentionMass(context_, {*plan, q, spec, pages}, out);
   }
 
+  absl::Status DoValueLengths(Stream&, const BatchPlan& batch, KvPagesView pages, MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    CpuValueLengths(context_, *plan, pages, static_cast<float*>(out.data));
+    return absl::OkStatus();
+  }
+
   absl::Status DoSelectiveAttentionWithMass(Stream&, const BatchPlan& batch, ConstMatrixView q,
                                             const AttentionSpec& spec, KvPagesView pages, MatrixView out,
                                             MatrixView mass) override {

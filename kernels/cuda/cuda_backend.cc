@@ -16,12 +16,12 @@
 #include "kernels/cuda/linear/gemm.h"
 #include "kernels/cuda/runtime/bring_sections.h"
 #include "kernels/cuda/runtime/device_clock.h"
+#include "kernels/cuda/runtime/kv_operations.h"
 #include "kernels/cuda/runtime/memory.h"
 #include "kernels/cuda/runtime/objects.h"
 #include "kernels/cuda/runtime/pinned_pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/sample.h"
-#include "kernels/cuda/runtime/section_staging.h"
 #include "kernels/cuda/runtime/step_graphs.h"
 #include "kernels/cuda/runtime/step_recording.h"
 
@@ -199,72 +199,35 @@ class CudaBackend final : public Backend {
 
   absl::Status DoKvScatter(Stream& stream, const BatchPlan& batch, const RopeTable& table, ConstMatrixView k,
                            ConstMatrixView v, KvPagesView pages) override {
-    return Scatter("KvScatter", stream, batch, table, KvSource::Of(k), KvSource::Of(v), pages);
+    return ScatterKv(Of(stream), batch, table, k, v, pages);
   }
 
   absl::Status DoKvLoad(Stream& stream, const BatchPlan& batch, const RopeTable& table, KvSectionView k,
                         KvSectionView v, KvPagesView pages) override {
     const KvLoadItem item{&batch, k, v};
-    return DoKvLoadAll(stream, {&item, 1}, table, pages);
+    return LoadAllKv(Of(stream), {&item, 1}, table, pages);
   }
 
-  absl::Status DoCorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& given,
+  absl::Status DoCorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& correction,
                            MutableKvSectionView k_out, MutableKvSectionView v_out) override {
-    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(given));
-    if (k.rows == 0) return absl::OkStatus();
-    if (!IsDeviceMemory(k_out.data) || !IsDeviceMemory(v_out.data)) {
-      return absl::InvalidArgumentError(
-          "CorrectKv: k_out and v_out: in host memory; allowed: memory of the backend");
-    }
-    KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), k, v));
-    KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
-    KVBLEND_RETURN_IF_ERROR(
-        Correct(stream, KvSource::Of(k), KvSource::Of(v), correction->view(), k_out, v_out));
-    return Of(stream).ReleaseSections();
+    return CorrectStoredKv(Of(stream), k, v, correction, k_out, v_out);
   }
 
   absl::Status DoKvLoadCorrected(Stream& stream, const BatchPlan& batch, const RopeTable& table,
-                                 KvSectionView k, KvSectionView v, const KvCorrection& given,
+                                 KvSectionView k, KvSectionView v, const KvCorrection& correction,
                                  MutableKvSectionView k_memory, MutableKvSectionView v_memory,
                                  KvPagesView pages) override {
-    const KvLoadItem item{&batch, k, v, &given, k_memory, v_memory};
-    return DoKvLoadAll(stream, {&item, 1}, table, pages);
+    const KvLoadItem item{&batch, k, v, &correction, k_memory, v_memory};
+    return LoadAllKv(Of(stream), {&item, 1}, table, pages);
   }
 
   absl::Status DoKvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& table,
                            KvPagesView pages) override {
-    static_assert(2 * kMaxKvPlacements <= SectionStaging::kSlots);  // K and V may be two copies
-    std::vector<KvLoadItem> here;
-    for (size_t i = 0; i < items.size(); ++i) {
-      here.push_back(items[i]);
-      KVBLEND_RETURN_IF_ERROR(BringToDevice(Of(stream), here.back().k, here.back().v));
-      const bool goes_on = i + 1 < items.size() && here.size() < kMaxKvPlacements &&
-                           items[i + 1].correction == items[i].correction &&
-                           items[i + 1].k.encoding == items[i].k.encoding &&
-                           items[i + 1].k_memory.encoding == items[i].k_memory.encoding;
-      if (goes_on) continue;
-      KVBLEND_RETURN_IF_ERROR(Of(stream).AwaitSections());
-      KVBLEND_RETURN_IF_ERROR(LoadHere(stream, here, table, pages));
-      KVBLEND_RETURN_IF_ERROR(Of(stream).ReleaseSections());
-      here.clear();
-    }
-    return absl::OkStatus();
+    return LoadAllKv(Of(stream), items, table, pages);
   }
 
   absl::Status DoEncodeKv(Stream& stream, ConstMatrixView in, MutableKvSectionView out) override {
-    const int64_t bytes = out.layout().size_bytes;
-    if (bytes == 0) return absl::OkStatus();
-    const StreamHandle handle = Of(stream).handle();
-    void* const target = out.data;
-    const bool on_device = IsDeviceMemory(target);
-    if (!on_device) {
-      KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), "EncodeKv", "writes host memory"));
-      KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).ScratchMemory(Scratch::kEncodedSection, bytes));
-      out.data = memory;
-    }
-    KVBLEND_RETURN_IF_ERROR(EnqueueZero(handle, out.data, bytes));  // the padding
-    KVBLEND_RETURN_IF_ERROR(StatusOf(LaunchEncodeKv(handle, in, out), "EncodeKv"));
-    return on_device ? absl::OkStatus() : EnqueueCopyToHost(handle, target, out.data, bytes);
+    return EncodeStoredKv(Of(stream), in, out);
   }
 
   absl::Status DoSelectiveAttention(Stream& stream, const BatchPlan& batch, ConstMatrixView q,
@@ -315,6 +278,20 @@ class CudaBackend final : public Backend {
                     kOp);
   }
 
+  absl::Status DoValueLengths(Stream& stream, const BatchPlan& batch, KvPagesView pages,
+                              MatrixView out) override {
+    constexpr absl::string_view kOp = "ValueLengths";
+    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
+    KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(Of(stream), kOp, "writes as much as contexts are long"));
+    if (Empty(out)) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
+    const AttentionShape shape =
+        plan->ShapeOf(pages.num_kv_heads, pages, device_.num_multiprocessors, /*statistics=*/true);
+    return StatusOf(
+        LaunchValueLengths(Of(stream).handle(), rows, shape.key_tiles, pages, static_cast<float*>(out.data)),
+        kOp);
+  }
+
   absl::Status DoKvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored,
                              MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
@@ -326,8 +303,9 @@ class CudaBackend final : public Backend {
     return Of(stream).ReleaseSections();
   }
 
-  absl::Status DoMassScores(Stream& stream, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) override {
+  absl::Status DoMassScores(Stream& stream, ConstMatrixView mass, ConstMatrixView lengths,
+                            absl::Span<const ColumnRange> counted, absl::Span<const ColumnRange> wanted,
+                            MatrixView out) override {
     if (Empty(out)) return absl::OkStatus();
     std::vector<int32_t> staged;  // the counted ranges, then the wanted columns one by one
     for (const ColumnRange& range : counted) staged.insert(staged.end(), {range.begin, range.end});
@@ -336,11 +314,13 @@ class CudaBackend final : public Backend {
     }
     KVBLEND_ASSIGN_OR_RETURN(auto indices, UploadIndices("MassScores", stream, staged));
     KVBLEND_ASSIGN_OR_RETURN(
-        auto scale, Of(stream).ScratchMemory(Scratch::kWorkspace, (mass.rows + 1) * int64_t{sizeof(float)}));
+        auto totals, Of(stream).ScratchMemory(Scratch::kWorkspace,
+                                              kMassTotals * (mass.rows + 1) * int64_t{sizeof(double)}));
     const auto num_counted = static_cast<int32_t>(counted.size());
-    return StatusOf(LaunchMassScores(Of(stream).handle(), mass, reinterpret_cast<const ColumnRange*>(indices),
-                                     num_counted, indices + 2 * num_counted, static_cast<float*>(scale), out),
-                    "MassScores");
+    return StatusOf(
+        LaunchMassScores(Of(stream).handle(), mass, lengths, reinterpret_cast<const ColumnRange*>(indices),
+                         num_counted, indices + 2 * num_counted, static_cast<double*>(totals), out),
+        "MassScores");
   }
 
   absl::Status DoSelectTopK(Stream& stream, ConstMatrixView scores, IndicesView out) override {
@@ -389,77 +369,6 @@ class CudaBackend final : public Backend {
     KVBLEND_ASSIGN_OR_RETURN(auto memory, Of(stream).ScratchMemory(Scratch::kIndices, bytes));
     KVBLEND_RETURN_IF_ERROR(EnqueueCopyFromHost(Of(stream).handle(), memory, indices.data(), bytes));
     return static_cast<const int32_t*>(memory);
-  }
-
-  static absl::Status Correct(Stream& stream, const KvSource& k, const KvSource& v,
-                              const KvCorrectionView& correction, MutableKvSectionView k_out,
-                              MutableKvSectionView v_out) {
-    const auto launch = CorrectsInTiles(k, v, correction) ? LaunchCorrectKvInTiles : LaunchCorrectKv;
-    return StatusOf(launch(Of(stream).handle(), k, v, correction, k_out, v_out), "CorrectKv");
-  }
-
-  // Items of one encoding, correction and type of memory, in device memory.
-  static absl::Status LoadHere(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& table,
-                               KvPagesView pages) {
-    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
-    KvPlacements placements;
-    for (const KvLoadItem& item : items) {
-      KVBLEND_RETURN_IF_ERROR(
-          AddPlacement(stream, *item.plan, KvSource::Of(item.k), KvSource::Of(item.v), pages, placements));
-    }
-    if (items[0].correction == nullptr) return Scatter("KvLoad", stream, placements, table, pages);
-    KVBLEND_ASSIGN_OR_RETURN(auto correction, DeviceKvCorrection::From(*items[0].correction));
-    const KvCorrectionView view = correction->view();
-    const bool in_tiles =
-        std::all_of(placements.items, placements.items + placements.count, [&](const KvPlacement& placement) {
-          return LoadsCorrectedInTiles(placement.k, placement.v, view, rope->view(), pages);
-        });
-    if (in_tiles && placements.count > 0) {
-      NoteUse(stream, table, pages);
-      return StatusOf(LaunchKvLoadCorrected(Of(stream).handle(), placements, rope->view(), view,
-                                            DenseType(items[0].k_memory.encoding), pages),
-                      "KvLoadCorrected");
-    }
-    for (const KvLoadItem& item : items) {  // they may share memory
-      if (item.plan->num_rows() == 0) continue;
-      KVBLEND_RETURN_IF_ERROR(
-          Correct(stream, KvSource::Of(item.k), KvSource::Of(item.v), view, item.k_memory, item.v_memory));
-      KVBLEND_RETURN_IF_ERROR(Scatter("KvLoadCorrected", stream, *item.plan, table,
-                                      KvSource::Of(item.k_memory), KvSource::Of(item.v_memory), pages));
-    }
-    return absl::OkStatus();
-  }
-
-  // A step that is recorded keeps to what it used.
-  static void NoteUse(Stream& stream, const RopeTable& table, const KvPagesView& pages) {
-    if (StepRecording* step = Of(stream).recording()) {
-      step->UsesRope(table);
-      step->UsesPages(pages);
-    }
-  }
-
-  static absl::Status AddPlacement(Stream& stream, const BatchPlan& batch, const KvSource& k,
-                                   const KvSource& v, const KvPagesView& pages, KvPlacements& placements) {
-    KVBLEND_ASSIGN_OR_RETURN(auto plan, DeviceBatchPlan::From(batch));
-    if (plan->num_rows() == 0) return absl::OkStatus();
-    KVBLEND_ASSIGN_OR_RETURN(auto rows, plan->ViewOn(Of(stream), pages.page_list));
-    placements.items[placements.count++] = {rows, k, v};
-    return absl::OkStatus();
-  }
-
-  static absl::Status Scatter(absl::string_view op, Stream& stream, const BatchPlan& batch,
-                              const RopeTable& table, const KvSource& k, const KvSource& v,
-                              const KvPagesView& pages) {
-    KvPlacements placements;
-    KVBLEND_RETURN_IF_ERROR(AddPlacement(stream, batch, k, v, pages, placements));
-    return Scatter(op, stream, placements, table, pages);
-  }
-  static absl::Status Scatter(absl::string_view op, Stream& stream, const KvPlacements& placements,
-                              const RopeTable& table, const KvPagesView& pages) {
-    KVBLEND_ASSIGN_OR_RETURN(auto rope, DeviceRopeTable::From(table));
-    if (placements.count == 0) return absl::OkStatus();
-    NoteUse(stream, table, pages);
-    return StatusOf(LaunchKvScatter(Of(stream).handle(), placements, rope->view(), pages), op);
   }
 
   const DeviceInfo device_;

@@ -63,9 +63,10 @@ absl::StatusOr<std::unique_ptr<BatchPlan>> HostBackend::DoPlanBatch(const BatchS
   return std::make_unique<HostBatchPlan>(spec);
 }
 
-absl::Status HostBackend::DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+absl::Status HostBackend::DoMassScores(Stream&, ConstMatrixView mass, ConstMatrixView lengths,
+                                       absl::Span<const ColumnRange> counted,
                                        absl::Span<const ColumnRange> wanted, MatrixView out) {
-  ScoreColumns(mass, counted, wanted, static_cast<float*>(out.data));
+  ScoreColumns(mass, lengths, counted, wanted, static_cast<float*>(out.data));
   return absl::OkStatus();
 }
 

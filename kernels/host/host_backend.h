@@ -23,8 +23,9 @@ class HostBackend : public Backend {
  protected:
   absl::StatusOr<std::unique_ptr<RopeTable>> DoCreateRopeTable(const RopeSpec& spec) final;
   absl::StatusOr<std::unique_ptr<BatchPlan>> DoPlanBatch(const BatchSpec& spec) final;
-  absl::Status DoMassScores(Stream&, ConstMatrixView mass, absl::Span<const ColumnRange> counted,
-                            absl::Span<const ColumnRange> wanted, MatrixView out) final;
+  absl::Status DoMassScores(Stream&, ConstMatrixView mass, ConstMatrixView lengths,
+                            absl::Span<const ColumnRange> counted, absl::Span<const ColumnRange> wanted,
+                            MatrixView out) final;
 };
 
 }  // namespace kvblend::kernels

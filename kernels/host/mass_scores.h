@@ -1,4 +1,4 @@
-// The definition of MassScores, for mass in host memory.
+// The definition of MassScores, for matrices in host memory.
 #pragma once
 
 #include "absl/types/span.h"
@@ -7,7 +7,7 @@
 namespace kvblend::kernels {
 
 /// As Backend::MassScores. out: [columns of `wanted`]
-void ScoreColumns(ConstMatrixView mass, absl::Span<const ColumnRange> counted,
+void ScoreColumns(ConstMatrixView mass, ConstMatrixView lengths, absl::Span<const ColumnRange> counted,
                   absl::Span<const ColumnRange> wanted, float* out);
 
 }  // namespace kvblend::kernels

@@ -355,6 +355,25 @@ class ReferenceBackend final : public HostBackend {
     return absl::OkStatus();
   }
 
+  absl::Status DoValueLengths(Stream&, const BatchPlan& batch, KvPagesView pages, MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    const PageValues values = PageValues::Values(pages);
+    for (int64_t s = 0; s < plan->num_sequences(); ++s) {
+      for (int32_t position = 0; position < plan->kv_len(s); ++position) {
+        float sum = 0;
+        for (int32_t h = 0; h < pages.num_kv_heads; ++h) {
+          const int64_t slot = plan->Slot(pages, s, h, position);
+          for (int64_t d = 0; d < pages.head_dim; ++d) {
+            const float value = values.Load(slot, d);
+            sum += value * value;
+          }
+        }
+        Set(out, 0, plan->kv_offset(s) + position, std::sqrt(sum));
+      }
+    }
+    return absl::OkStatus();
+  }
+
   absl::Status DoAttentionMass(Stream&, const BatchPlan& batch, ConstMatrixView q, const AttentionSpec& spec,
                                KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));

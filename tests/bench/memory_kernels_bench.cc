@@ -74,16 +74,16 @@ BENCHMARK(BM_KvLoad)
     ->Arg(static_cast<int>(KvEncoding::kFp8))
     ->UseRealTime();
 
-// The same corrected on the way, one map for all layers. Arg: KvEncoding.
+// The same corrected on the way, one map for all layers. Args: KvEncoding, the map's rank.
 void BM_KvLoadCorrected(benchmark::State& state) {
-  constexpr int64_t kRank = 16;  // kvblend calibrate's
   const auto encoding = static_cast<KvEncoding>(state.range(0));
-  state.SetLabel(std::string(Name(encoding)));
+  const int64_t rank = state.range(1);
+  state.SetLabel(absl::StrCat(std::string(Name(encoding)), ", rank ", rank));
   const auto rope = MakeRope(RopeLayout::kInterleaved);
   const std::vector<float> scale(2 * kKvWidth, 1.0f), offset(kNumKvCorrectionPlaces * 2 * kKvWidth, 0.1f),
-      map(2 * kKvWidth * kRank, 0.01f);
+      map(2 * kKvWidth * rank, 0.01f);
   const auto correction =
-      Cpu().CreateKvCorrection({kKvWidth, kRank, scale, offset, /*down=*/map, /*up=*/map}).value();
+      Cpu().CreateKvCorrection({kKvWidth, rank, scale, offset, /*down=*/map, /*up=*/map}).value();
   Matrix k_memory(DataType::kBF16, kContext, kKvWidth), v_memory(DataType::kBF16, kContext, kKvWidth);
   const auto section = [](Matrix& matrix, KvPart part) {
     return MutableKvSectionView{matrix.view.data, KvEncoding::kBF16, part, kContext, kKvWidth};
@@ -96,11 +96,13 @@ void BM_KvLoadCorrected(benchmark::State& state) {
                                    pages.view);
     });
   });
-  ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * kRank);
+  ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * static_cast<double>(rank));
 }
 BENCHMARK(BM_KvLoadCorrected)
-    ->Arg(static_cast<int>(KvEncoding::kBF16))
-    ->Arg(static_cast<int>(KvEncoding::kInt8))
+    ->Args({static_cast<int>(KvEncoding::kBF16), 16})
+    ->Args({static_cast<int>(KvEncoding::kInt8), 16})  // the most of kvblend calibrate
+    ->Args({static_cast<int>(KvEncoding::kInt8), 8})
+    ->Args({static_cast<int>(KvEncoding::kInt8), 0})
     ->UseRealTime();
 
 // KvLoad into int8 pages: a step of bf16 for 32 channels of a token and head.

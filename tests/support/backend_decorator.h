@@ -144,9 +144,14 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored, Out out) override {
     return inner_->KvDeviation(stream, fresh, stored, out);
   }
-  absl::Status DoMassScores(Stream& stream, View mass, absl::Span<const kernels::ColumnRange> counted,
+  absl::Status DoValueLengths(Stream& stream, const Plan& plan, kernels::KvPagesView pages,
+                              Out out) override {
+    return inner_->ValueLengths(stream, plan, pages, out);
+  }
+  absl::Status DoMassScores(Stream& stream, View mass, View lengths,
+                            absl::Span<const kernels::ColumnRange> counted,
                             absl::Span<const kernels::ColumnRange> wanted, Out out) override {
-    return inner_->MassScores(stream, mass, counted, wanted, out);
+    return inner_->MassScores(stream, mass, lengths, counted, wanted, out);
   }
   absl::Status DoSelectTopK(Stream& stream, View scores, kernels::IndicesView out) override {
     return inner_->SelectTopK(stream, scores, out);

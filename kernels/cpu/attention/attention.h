@@ -78,6 +78,8 @@ absl::Status CpuSelectiveAttention(CpuContext& context, const AttentionArgs& arg
 absl::Status CpuAttentionMass(CpuContext& context, const AttentionArgs& args, MatrixView out);
 absl::Status CpuSelectiveAttentionWithMass(CpuContext& context, const AttentionArgs& args, MatrixView out,
                                            MatrixView mass);
+/// out: [plan.total_kv_len]
+void CpuValueLengths(CpuContext& context, const HostBatchPlan& plan, const KvPagesView& pages, float* out);
 
 /// CpuSelectiveAttention of the sequences with more than kMaxDecodeRows rows. Adds their attention mass to
 /// `mass` [plan.total_kv_len] where that is not null.

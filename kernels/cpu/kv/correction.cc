@@ -30,6 +30,16 @@ std::vector<uint32_t> PairsOfRows(const std::vector<float>& values, int64_t cols
   return pairs;
 }
 
+/// `values` in the order of ScaleAndOffset.
+std::vector<float> InPairOrder(const std::vector<float>& values) {
+  std::vector<float> ordered(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t block = i / 32 * 32, channel = i % 32;
+    ordered[block + channel / 2 + channel % 2 * 16] = values[i];
+  }
+  return ordered;
+}
+
 /// Rows of a section of any encoding as f32. Used by one thread.
 class RowReader {
  public:
@@ -59,7 +69,16 @@ CpuKvCorrection::CpuKvCorrection(const KvCorrectionSpec& spec)
       down_(Padded(spec.down, 2 * cols_, spec.rank, 2 * cols_, rank_)),
       up_(Padded(spec.up, spec.rank, 2 * cols_, rank_, row_stride_)),
       down_pairs_(PairsOfRows(down_, std::max<int64_t>(rank_, 1))),
-      up_pairs_(PairsOfRows(up_, row_stride_)) {}
+      up_pairs_(PairsOfRows(up_, row_stride_)) {
+  if (has_map() || cols_ % kKvGroup != 0) return;
+  scale_in_pairs_ = InPairOrder(scale_);
+  offset_in_pairs_ = InPairOrder(offset_);
+}
+
+simd::ScaleAndOffset CpuKvCorrection::scale_and_offset(KvPart part) const {
+  const int64_t first = part == KvPart::kKey ? 0 : cols_;
+  return {scale_in_pairs_.data() + first, offset_in_pairs_.data() + first, row_stride_};
+}
 
 simd::CorrectionWeights CpuKvCorrection::weights() const {
   return {.scale = scale_.data(),
@@ -75,9 +94,11 @@ simd::CorrectionWeights CpuKvCorrection::weights() const {
 }
 
 // Others are decoded into rows of f32 first.
-bool CorrectsStoredRows(const CpuContext& context, const KvSectionView& in, KvEncoding out) {
-  return context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() && in.cols % kKvGroup == 0 &&
-         out == KvEncoding::kBF16 && (IsQuantized(in.encoding) || in.encoding == KvEncoding::kBF16);
+bool CorrectsStoredRows(const CpuContext& context, const CpuKvCorrection& correction, const KvSectionView& in,
+                        KvEncoding out) {
+  return correction.has_map() && context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() &&
+         in.cols % kKvGroup == 0 && out == KvEncoding::kBF16 &&
+         (IsQuantized(in.encoding) || in.encoding == KvEncoding::kBF16);
 }
 
 void CorrectStoredRows(KvSectionView k, KvSectionView v, const CpuKvCorrection& correction, int64_t row,
@@ -90,7 +111,7 @@ void CorrectStoredRows(KvSectionView k, KvSectionView v, const CpuKvCorrection& 
 
 void CpuCorrectKv(CpuContext& context, KvSectionView k, KvSectionView v, const CpuKvCorrection& correction,
                   MutableKvSectionView k_out, MutableKvSectionView v_out) {
-  if (CorrectsStoredRows(context, k, k_out.encoding)) {
+  if (CorrectsStoredRows(context, correction, k, k_out.encoding)) {
     const int64_t groups = (k.rows + kKvGroup - 1) / kKvGroup;
     context.pool.ParallelFor(groups, [&](int64_t group) {
       const int64_t begin = group * kKvGroup, count = std::min(kKvGroup, k.rows - begin);

@@ -60,15 +60,51 @@ bool LoadsDirectly(const KvTarget& target, KvEncoding encoding) {
          in_lines(pages.v) && known;
 }
 
-/// Sections whose first row is row `first` of the batch; a whole number of groups behind its first one if they have
-/// scales of groups, or go into pages of layout kRows.
-struct LoadedSections {
-  const KvSectionView &k, &v;
-  int64_t first;
+/// Sections whose first row is row `first` of the batch; a whole number of groups behind its first one if they go into
+/// pages of layout kRows.
+class LoadedSections {
+ public:
+  /// Neither is owned. correction: to be applied on the way, has no map; null: none
+  LoadedSections(const KvSectionView& k, const KvSectionView& v, int64_t first,
+                 const CpuKvCorrection* correction = nullptr)
+      : k_(k), v_(v), first_(first), is_corrected_(correction != nullptr) {
+    if (!is_corrected_) return;
+    k_correction_ = correction->scale_and_offset(KvPart::kKey);
+    v_correction_ = correction->scale_and_offset(KvPart::kValue);
+  }
 
-  simd::StoredRows Keys(int64_t row, int64_t count) const { return StoredRowsOf(k, row - first, count); }
-  simd::StoredRows Values(int64_t row, int64_t count) const { return StoredRowsOf(v, row - first, count); }
+  /// As many from row `row` on, `limit` at most, as one StoredRows can be.
+  int64_t KeysOfOneKind(int64_t row, int64_t limit) const {
+    const int64_t token = row - first_, of_group = std::min(limit, kKvGroup - token % kKvGroup);
+    return is_corrected_ ? std::min(of_group, KvCorrectionPlaceEnd(token) - token) : of_group;
+  }
+  simd::StoredRows Keys(int64_t row, int64_t count) const { return Rows(k_, k_correction_, row, count); }
+  simd::StoredRows Values(int64_t row, int64_t count) const { return Rows(v_, v_correction_, row, count); }
+
+ private:
+  simd::StoredRows Rows(const KvSectionView& section, const simd::ScaleAndOffset& correction, int64_t row,
+                        int64_t count) const {
+    simd::StoredRows rows = StoredRowsOf(section, row - first_, count);
+    if (is_corrected_) rows.correction = &correction;
+    rows.first_token = row - first_;
+    return rows;
+  }
+
+  const KvSectionView &k_, &v_;
+  const int64_t first_;
+  const bool is_corrected_;
+  simd::ScaleAndOffset k_correction_, v_correction_;
 };
+
+/// Calls load(first, rows) for rows of K that are of one kind, `first` of them behind `row`, until all `count` were.
+template <typename Load>
+void ForKeysOfOneKind(const LoadedSections& from, int64_t row, int64_t count, const Load& load) {
+  for (int64_t i = 0; i < count;) {
+    const int64_t rows = from.KeysOfOneKind(row + i, count - i);
+    load(i, from.Keys(row + i, rows));
+    i += rows;
+  }
+}
 
 /// Rows [row, row + count) of one group of tokens, into pages of layout kRows.
 void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const LoadedSections& from) {
@@ -87,9 +123,13 @@ void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const LoadedS
                         .head_stride = int64_t{pages.page_size} * pages.head_dim,
                         .num_heads = pages.num_kv_heads,
                         .head_dim = pages.head_dim};
-    simd::LoadKeyCodes(from.Keys(row, count), target.rope.layout(), cos.data(), out);
+    ForKeysOfOneKind(from, row, count, [&](int64_t first, const simd::StoredRows& rows) {
+      out.slots = slots.data() + first;
+      simd::LoadKeyCodes(rows, target.rope.layout(), cos.data() + first, out);
+    });
     out.codes = static_cast<int8_t*>(pages.v);
     out.steps = static_cast<uint16_t*>(pages.v_steps);
+    out.slots = slots.data();
     return simd::LoadValueCodes(from.Values(row, count), out);
   }
   simd::PageRows out{.pages = static_cast<uint16_t*>(pages.k),
@@ -97,8 +137,12 @@ void LoadGroup(const KvTarget& target, int64_t row, int64_t count, const LoadedS
                      .head_stride = int64_t{pages.page_size} * pages.head_dim,
                      .num_heads = pages.num_kv_heads,
                      .head_dim = pages.head_dim};
-  simd::LoadKeys(from.Keys(row, count), target.rope.layout(), cos.data(), out);
+  ForKeysOfOneKind(from, row, count, [&](int64_t first, const simd::StoredRows& rows) {
+    out.slots = slots.data() + first;
+    simd::LoadKeys(rows, target.rope.layout(), cos.data() + first, out);
+  });
   out.pages = static_cast<uint16_t*>(pages.v);
+  out.slots = slots.data();
   simd::LoadValues(from.Values(row, count), out);
 }
 
@@ -189,13 +233,13 @@ void LoadRun(const KvTarget& target, const TokenRun& run, const LoadedSections& 
   for (int64_t i = 0; i < run.count;) {
     const int64_t first = (run.token + i) % simd::kTileColumns,
                   count = std::min(run.count - i, simd::kTileColumns - first);
-    std::array<simd::StoredRows, 2> parts;  // of different groups
-    const int64_t row = run.row + i, of_group = std::min(count, kKvGroup - row % kKvGroup);
-    parts[0] = from.Keys(row, of_group);
-    if (of_group < count) parts[1] = from.Keys(row + of_group, count - of_group);
+    std::array<simd::StoredRows, 3> parts;  // a tile is of two groups at most, and of three places
+    size_t num_parts = 0;
+    const int64_t row = run.row + i;
+    ForKeysOfOneKind(from, row, count,
+                     [&](int64_t, const simd::StoredRows& rows) { parts[num_parts++] = rows; });
     for (int64_t j = 0; j < count; ++j) cos[j] = target.rope.cos(target.plan.position(row + j));
-    simd::LoadKeyTile(absl::MakeConstSpan(parts.data(), of_group < count ? 2 : 1), target.rope.layout(),
-                      cos.data(),
+    simd::LoadKeyTile(absl::MakeConstSpan(parts.data(), num_parts), target.rope.layout(), cos.data(),
                       {.column = KeyColumn(pages, run.slot, run.token + i - first),
                        .first = first,
                        .head_stride = head_stride,
@@ -265,6 +309,14 @@ void ScatterRows(const KvTarget& target, int64_t begin, int64_t end, ConstMatrix
   }
 }
 
+/// REQUIRES: LoadsDirectly
+void LoadDirectly(CpuContext& context, const KvTarget& target, int64_t rows, const LoadedSections& from) {
+  ForParts(context, rows, RowsBeforeTile(target), [&](int64_t begin, int64_t end) {
+    LoadRows(target, begin, end, from);
+    simd::FinishLoads();
+  });
+}
+
 }  // namespace
 
 void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k, ConstMatrixView v) {
@@ -274,13 +326,7 @@ void CpuKvScatter(CpuContext& context, const KvTarget& target, ConstMatrixView k
 }
 
 void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v) {
-  if (LoadsDirectly(target, k.encoding)) {
-    ForParts(context, k.rows, RowsBeforeTile(target), [&](int64_t begin, int64_t end) {
-      LoadRows(target, begin, end, {k, v, 0});
-      simd::FinishLoads();
-    });
-    return;
-  }
+  if (LoadsDirectly(target, k.encoding)) return LoadDirectly(context, target, k.rows, {k, v, 0});
   if (!IsQuantized(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
   ForRows(context.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
     const RowDecoder keys(k), values(v);
@@ -302,7 +348,11 @@ void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvS
 void CpuKvLoadCorrected(CpuContext& context, const KvTarget& target, KvSectionView k, KvSectionView v,
                         const CpuKvCorrection& correction, MutableKvSectionView k_memory,
                         MutableKvSectionView v_memory) {
-  if (!CorrectsStoredRows(context, k, k_memory.encoding) || !LoadsDirectly(target, KvEncoding::kBF16)) {
+  if (!correction.has_map() && k_memory.encoding == KvEncoding::kBF16 && LoadsDirectly(target, k.encoding)) {
+    return LoadDirectly(context, target, k.rows, {k, v, 0, &correction});
+  }
+  if (!CorrectsStoredRows(context, correction, k, k_memory.encoding) ||
+      !LoadsDirectly(target, KvEncoding::kBF16)) {
     CpuCorrectKv(context, k, v, correction, k_memory, v_memory);
     return CpuKvLoad(context, target, k_memory, v_memory);
   }

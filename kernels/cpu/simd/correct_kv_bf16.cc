@@ -72,16 +72,17 @@ HWY_INLINE void DecodeRows(const ChunkRows& rows, int64_t row, int64_t cols, Cha
     }
     begin = end;
   }
-  const StoredRows& v = rows.v;
-  for (int64_t tile = 0; tile < tiles; ++tile) {
-    for (int64_t i = 0; i < kRows; ++i) {
+  // A copy, which the stores cannot change.
+  const StoredRows v = rows.v;
+  for (int64_t i = 0; i < kRows; ++i) {
+    const std::byte* codes = v.codes + (row + i) * v.row_bytes;
+    uint32_t* out = x.At(tiles, i);
+    for (int64_t tile = 0; tile < tiles; ++tile, out += x.At(1, 0) - x.At(0, 0)) {
       const int64_t pair = tile * kLanes;
       if constexpr (kEncoding == KvEncoding::kBF16) {
-        _mm512_storeu_si512(x.At(tiles + tile, i),
-                            LoadBf16Words(v.codes + (row + i) * v.row_bytes, pair).raw);
+        _mm512_storeu_si512(out, LoadBf16Words(codes, pair).raw);
       } else {
-        _mm512_storeu_si512(x.At(tiles + tile, i),
-                            RoundedByHardware(ScaledValues<kEncoding>(v, row + i, pair)).raw);
+        _mm512_storeu_si512(out, RoundedByHardware(ScaledValues<kEncoding>(v, row + i, pair)).raw);
       }
     }
   }

@@ -12,6 +12,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/simd/simd.h"
@@ -61,18 +62,18 @@ HWY_INLINE void StoreGroup(const PageGroup& group, const PageCodes& out, int64_t
   }
 }
 
-// The scales of a group's channels of K.
-template <KvEncoding kEncoding, size_t... kVector>
-HWY_INLINE std::array<ChannelScales<kEncoding>, sizeof...(kVector)> GroupChannels(
-    const StoredRows& rows, size_t pair, std::index_sequence<kVector...>) {
-  return {ChannelScales<kEncoding>(rows, pair + kVector * hn::Lanes(PairF32()))...};
+// A group's channels of K.
+template <class Channels, size_t... kVector>
+HWY_INLINE std::array<Channels, sizeof...(kVector)> GroupChannels(const StoredRows& rows, size_t pair,
+                                                                  std::index_sequence<kVector...>) {
+  return {Channels(rows, pair + kVector * hn::Lanes(PairF32()))...};
 }
-template <KvEncoding kEncoding>
+template <class Channels>
 HWY_INLINE auto GroupChannels(const StoredRows& rows, size_t pair) {
-  return GroupChannels<kEncoding>(rows, pair, std::make_index_sequence<kGroupVectors>());
+  return GroupChannels<Channels>(rows, pair, std::make_index_sequence<kGroupVectors>());
 }
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, class Correction>
 void LoadKeyCodesInterleaved(const StoredRows& rows, const float* const* cos, const PageCodes& out) {
   const PairF32 d;
   const size_t head_pairs = out.head_dim / 2;
@@ -80,14 +81,14 @@ void LoadKeyCodesInterleaved(const StoredRows& rows, const float* const* cos, co
   for (int64_t head = 0; head < out.num_heads; ++head) {
     for (size_t first = 0; first < head_pairs; first += kGroupPairs) {
       const size_t pair = head * head_pairs + first;
-      const auto scales = GroupChannels<kEncoding>(rows, pair);
+      const auto channels = GroupChannels<KeyChannels<kEncoding, Correction>>(rows, pair);
       for (int64_t r = 0; r < rows.rows; ++r) {
         const std::byte* row = rows.codes + r * rows.row_bytes;
         fetcher.Step(kGroupVectors);
         PageGroup group;
         for (size_t i = 0; i < kGroupVectors; ++i) {
           const size_t at = i * hn::Lanes(d);
-          group[i] = RotatedPairs(scales[i].Load(row, pair + at), cos[r] + first + at,
+          group[i] = RotatedPairs(channels[i].Load(row, pair + at), cos[r] + first + at,
                                   cos[r] + head_pairs + first + at);
         }
         StoreGroup(group, out, head * out.head_stride + out.slots[r] + 2 * static_cast<int64_t>(first));
@@ -96,7 +97,7 @@ void LoadKeyCodesInterleaved(const StoredRows& rows, const float* const* cos, co
   }
 }
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, class Correction>
 void LoadKeyCodesSplitHalf(const StoredRows& rows, const float* const* cos, const PageCodes& out) {
   const PairF32 d;
   const size_t half = out.head_dim / 2, half_pairs = half / 2;
@@ -104,17 +105,17 @@ void LoadKeyCodesSplitHalf(const StoredRows& rows, const float* const* cos, cons
   for (int64_t head = 0; head < out.num_heads; ++head) {
     for (size_t first = 0; first < half_pairs; first += kGroupPairs) {
       const size_t pair = 2 * head * half_pairs + first;
-      const auto a_scales = GroupChannels<kEncoding>(rows, pair),
-                 b_scales = GroupChannels<kEncoding>(rows, pair + half_pairs);
+      const auto a_channels = GroupChannels<KeyChannels<kEncoding, Correction>>(rows, pair),
+                 b_channels = GroupChannels<KeyChannels<kEncoding, Correction>>(rows, pair + half_pairs);
       for (int64_t r = 0; r < rows.rows; ++r) {
         const std::byte* row = rows.codes + r * rows.row_bytes;
         fetcher.Step(2 * kGroupVectors);
         PageGroup low, high;
         for (size_t i = 0; i < kGroupVectors; ++i) {
           const size_t at = i * hn::Lanes(d), channel = 2 * (first + at);
-          const Halves x =
-              RotatedHalves(a_scales[i].Load(row, pair + at), b_scales[i].Load(row, pair + half_pairs + at),
-                            cos[r] + channel, cos[r] + half + channel);
+          const Halves x = RotatedHalves(a_channels[i].Load(row, pair + at),
+                                         b_channels[i].Load(row, pair + half_pairs + at), cos[r] + channel,
+                                         cos[r] + half + channel);
           low[i] = x.low;
           high[i] = x.high;
         }
@@ -126,24 +127,21 @@ void LoadKeyCodesSplitHalf(const StoredRows& rows, const float* const* cos, cons
   }
 }
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, class Correction>
 void LoadValueCodesOf(const StoredRows& rows, const PageCodes& out) {
   const PairF32 d;
   const size_t head_pairs = out.head_dim / 2;
   Fetcher<kEncoding> fetcher(rows);
   for (int64_t r = 0; r < rows.rows; ++r) {
-    const std::byte* row = rows.codes + r * rows.row_bytes;
+    const ValueRow<kEncoding, !std::is_void_v<Correction>> row(rows, r);
     for (int64_t head = 0; head < out.num_heads; ++head) {
       for (size_t first = 0; first < head_pairs; first += kGroupPairs) {
         fetcher.Step(kGroupVectors);
         PageGroup group;
         for (size_t i = 0; i < kGroupVectors; ++i) {
           const size_t pair = head * head_pairs + first + i * hn::Lanes(d);
-          if constexpr (kEncoding == KvEncoding::kBF16) {
-            group[i] = LoadPairs<kEncoding>(row, pair);
-          } else {
-            group[i] = ScaledValues<kEncoding>(rows, r, pair);
-          }
+          group[i] = row.Load(pair);
+          if constexpr (!std::is_void_v<Correction>) group[i] = Correction::Round(group[i]);
         }
         StoreGroup(group, out, head * out.head_stride + out.slots[r] + 2 * static_cast<int64_t>(first));
       }
@@ -151,24 +149,15 @@ void LoadValueCodesOf(const StoredRows& rows, const PageCodes& out) {
   }
 }
 
-template <KvEncoding kEncoding>
-void LoadCodesOf(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageCodes& out) {
-  if (cos == nullptr) return LoadValueCodesOf<kEncoding>(rows, out);
-  if (layout == RopeLayout::kSplitHalf) return LoadKeyCodesSplitHalf<kEncoding>(rows, cos, out);
-  LoadKeyCodesInterleaved<kEncoding>(rows, cos, out);
-}
-
 void LoadCodesImpl(const StoredRows& rows, RopeLayout layout, const float* const* cos, const PageCodes& out) {
-  switch (rows.encoding) {
-    case KvEncoding::kInt8:
-      return LoadCodesOf<KvEncoding::kInt8>(rows, layout, cos, out);
-    case KvEncoding::kInt4:
-      return LoadCodesOf<KvEncoding::kInt4>(rows, layout, cos, out);
-    case KvEncoding::kFp8:
-      return LoadCodesOf<KvEncoding::kFp8>(rows, layout, cos, out);
-    default:
-      return LoadCodesOf<KvEncoding::kBF16>(rows, layout, cos, out);
-  }
+  ForKindOf<SoftwareRounding>(rows, [&](auto encoding, auto correction) KVBLEND_BF16_ATTR {
+    using Correction = typename decltype(correction)::type;
+    if (cos == nullptr) return LoadValueCodesOf<encoding(), Correction>(rows, out);
+    if (layout == RopeLayout::kSplitHalf) {
+      return LoadKeyCodesSplitHalf<encoding(), Correction>(rows, cos, out);
+    }
+    LoadKeyCodesInterleaved<encoding(), Correction>(rows, cos, out);
+  });
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE

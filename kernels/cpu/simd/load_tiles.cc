@@ -10,6 +10,7 @@
 // clang-format on
 #include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/tensor.h"
@@ -62,7 +63,7 @@ struct KeyWords {
   }
 };
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, class Correction>
 void LoadKeysInterleaved(absl::Span<const StoredRows> parts, const float* const* cos, const TileKeys& out) {
   const int64_t head_pairs = out.head_dim / 2;
   Fetcher<kEncoding> fetcher(parts.back());
@@ -72,10 +73,10 @@ void LoadKeysInterleaved(absl::Span<const StoredRows> parts, const float* const*
       const int64_t pair = head * head_pairs + i;
       int64_t key = 0;
       for (const StoredRows& rows : parts) {
-        const ChannelScales<kEncoding> scales(rows, pair);
+        const KeyChannels<kEncoding, Correction> channels(rows, pair);
         for (int64_t r = 0; r < rows.rows; ++r, ++key) {
           fetcher.Step(1);
-          const Pairs x = scales.Load(rows.codes + r * rows.row_bytes, pair);
+          const Pairs x = channels.Load(rows.codes + r * rows.row_bytes, pair);
           words.Set(out.first + key,
                     RoundedByHardware(RotatedPairs(x, cos[key] + i, cos[key] + head_pairs + i)));
         }
@@ -85,7 +86,7 @@ void LoadKeysInterleaved(absl::Span<const StoredRows> parts, const float* const*
   }
 }
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, class Correction>
 void LoadKeysSplitHalf(absl::Span<const StoredRows> parts, const float* const* cos, const TileKeys& out) {
   const int64_t half = out.head_dim / 2, half_pairs = half / 2;
   Fetcher<kEncoding> fetcher(parts.back());
@@ -95,11 +96,11 @@ void LoadKeysSplitHalf(absl::Span<const StoredRows> parts, const float* const* c
       const int64_t pair = 2 * head * half_pairs + i;
       int64_t key = 0;
       for (const StoredRows& rows : parts) {
-        const ChannelScales<kEncoding> a_scales(rows, pair), b_scales(rows, pair + half_pairs);
+        const KeyChannels<kEncoding, Correction> a_channels(rows, pair), b_channels(rows, pair + half_pairs);
         for (int64_t r = 0; r < rows.rows; ++r, ++key) {
           fetcher.Step(2);
           const std::byte* row = rows.codes + r * rows.row_bytes;
-          const Halves x = RotatedHalves(a_scales.Load(row, pair), b_scales.Load(row, pair + half_pairs),
+          const Halves x = RotatedHalves(a_channels.Load(row, pair), b_channels.Load(row, pair + half_pairs),
                                          cos[key] + 2 * i, cos[key] + half + 2 * i);
           low.Set(out.first + key, RoundedByHardware(x.low));
           high.Set(out.first + key, RoundedByHardware(x.high));
@@ -112,14 +113,24 @@ void LoadKeysSplitHalf(absl::Span<const StoredRows> parts, const float* const* c
   }
 }
 
-template <KvEncoding kEncoding>
-HWY_INLINE Words LoadValueWords(const StoredRows& rows, int64_t r, int64_t pair) {
-  if constexpr (kEncoding == KvEncoding::kBF16) {
-    return LoadBf16Words(rows.codes + r * rows.row_bytes, pair);
-  } else {
-    return RoundedByHardware(ScaledValues<kEncoding>(rows, r, pair));
+// Of row r of V, as LoadValuesFrom wants them: words of pairs `pair`..
+template <KvEncoding kEncoding, bool kCorrected>
+class ValueWords {
+ public:
+  HWY_INLINE ValueWords(const StoredRows& rows, int64_t r)
+      : codes_(rows.codes + r * rows.row_bytes), row_(rows, r) {}
+  HWY_INLINE __m512i Load(int64_t pair) const {
+    if constexpr (kEncoding == KvEncoding::kBF16 && !kCorrected) {
+      return LoadBf16Words(codes_, pair).raw;
+    } else {
+      return RoundedByHardware(row_.Load(pair)).raw;
+    }
   }
-}
+
+ private:
+  const std::byte* const codes_;
+  const ValueRow<kEncoding, kCorrected> row_;
+};
 
 // Which of the 32 channels of two vectors of words, one per token, become both tokens' words of channels
 // kFirst .. kFirst + 15; or, of one token's, its halves of them.
@@ -134,81 +145,70 @@ HWY_INLINE __m512i ChannelsOfTokens() {
 }
 
 // Tokens r and r + 1, into the words of their pair.
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, bool kCorrected>
 void LoadPair(const StoredRows& rows, int64_t r, const TileValues& out, uint32_t* pair_words,
               Fetcher<kEncoding>& fetcher) {
   const int64_t head_pairs = out.head_dim / 2;
+  const ValueWords<kEncoding, kCorrected> first_row(rows, r), second_row(rows, r + 1);
   for (int64_t head = 0; head < out.num_heads; ++head) {
     for (int64_t i = 0; i < head_pairs; i += kTileColumns) {
       fetcher.Step(2);
       const int64_t pair = head * head_pairs + i;
-      const Words first = LoadValueWords<kEncoding>(rows, r, pair),
-                  second = LoadValueWords<kEncoding>(rows, r + 1, pair);
+      const __m512i first = first_row.Load(pair), second = second_row.Load(pair);
       auto* target = reinterpret_cast<__m512i*>(pair_words + head * out.head_stride + 2 * i);
-      _mm512_stream_si512(target, _mm512_permutex2var_epi16(first.raw, ChannelsOfTokens<0>(), second.raw));
-      _mm512_stream_si512(target + 1,
-                          _mm512_permutex2var_epi16(first.raw, ChannelsOfTokens<16>(), second.raw));
+      _mm512_stream_si512(target, _mm512_permutex2var_epi16(first, ChannelsOfTokens<0>(), second));
+      _mm512_stream_si512(target + 1, _mm512_permutex2var_epi16(first, ChannelsOfTokens<16>(), second));
     }
   }
 }
 
 // Token r alone, as the first or second of its pair. The other half may be written by another thread.
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, bool kCorrected>
 void LoadHalf(const StoredRows& rows, int64_t r, bool second, const TileValues& out, uint32_t* pair_words) {
   const int64_t head_pairs = out.head_dim / 2;
+  const ValueWords<kEncoding, kCorrected> row(rows, r);
   const auto mask = static_cast<__mmask32>(second ? 0xAAAAAAAAu : 0x55555555u);
   for (int64_t head = 0; head < out.num_heads; ++head) {
     for (int64_t i = 0; i < head_pairs; i += kTileColumns) {
-      const Words words = LoadValueWords<kEncoding>(rows, r, head * head_pairs + i);
+      const __m512i words = row.Load(head * head_pairs + i);
       uint32_t* target = pair_words + head * out.head_stride + 2 * i;
-      _mm512_mask_storeu_epi16(target, mask,
-                               _mm512_permutex2var_epi16(words.raw, ChannelsOfTokens<0>(), words.raw));
+      _mm512_mask_storeu_epi16(target, mask, _mm512_permutex2var_epi16(words, ChannelsOfTokens<0>(), words));
       _mm512_mask_storeu_epi16(target + kTileColumns, mask,
-                               _mm512_permutex2var_epi16(words.raw, ChannelsOfTokens<16>(), words.raw));
+                               _mm512_permutex2var_epi16(words, ChannelsOfTokens<16>(), words));
     }
   }
 }
 
-template <KvEncoding kEncoding>
+template <KvEncoding kEncoding, bool kCorrected>
 void LoadValuesFrom(const StoredRows& rows, const TileValues& out) {
   Fetcher<kEncoding> fetcher(rows);
   uint32_t* pair = out.pair;
   int64_t r = 0;
   if (out.odd) {
-    LoadHalf<kEncoding>(rows, r++, /*second=*/true, out, pair);
+    LoadHalf<kEncoding, kCorrected>(rows, r++, /*second=*/true, out, pair);
     pair += out.head_dim;
   }
-  for (; r + 2 <= rows.rows; r += 2, pair += out.head_dim) LoadPair<kEncoding>(rows, r, out, pair, fetcher);
-  if (r < rows.rows) LoadHalf<kEncoding>(rows, r, /*second=*/false, out, pair);
-}
-
-template <class Body>
-HWY_INLINE void ForEncoding(KvEncoding encoding, const Body& body) {
-  switch (encoding) {
-    case KvEncoding::kInt8:
-      return body(std::integral_constant<KvEncoding, KvEncoding::kInt8>());
-    case KvEncoding::kInt4:
-      return body(std::integral_constant<KvEncoding, KvEncoding::kInt4>());
-    case KvEncoding::kFp8:
-      return body(std::integral_constant<KvEncoding, KvEncoding::kFp8>());
-    default:
-      return body(std::integral_constant<KvEncoding, KvEncoding::kBF16>());
-  }
+  for (; r + 2 <= rows.rows; r += 2, pair += out.head_dim)
+    LoadPair<kEncoding, kCorrected>(rows, r, out, pair, fetcher);
+  if (r < rows.rows) LoadHalf<kEncoding, kCorrected>(rows, r, /*second=*/false, out, pair);
 }
 
 void LoadKeyTileImpl(absl::Span<const StoredRows> parts, RopeLayout layout, const float* const* cos,
                      const TileKeys& out) {
-  ForEncoding(parts[0].encoding, [&](auto encoding) KVBLEND_BF16_ATTR {
+  ForKindOf<HardwareRounding>(parts[0], [&](auto encoding, auto correction) KVBLEND_BF16_ATTR {
+    using Correction = typename decltype(correction)::type;
     if (layout == RopeLayout::kSplitHalf) {
-      LoadKeysSplitHalf<encoding()>(parts, cos, out);
+      LoadKeysSplitHalf<encoding(), Correction>(parts, cos, out);
     } else {
-      LoadKeysInterleaved<encoding()>(parts, cos, out);
+      LoadKeysInterleaved<encoding(), Correction>(parts, cos, out);
     }
   });
 }
 
 void LoadValuePairsImpl(const StoredRows& rows, const TileValues& out) {
-  ForEncoding(rows.encoding, [&](auto encoding) KVBLEND_BF16_ATTR { LoadValuesFrom<encoding()>(rows, out); });
+  ForKindOf<HardwareRounding>(rows, [&](auto encoding, auto correction) KVBLEND_BF16_ATTR {
+    LoadValuesFrom<encoding(), !std::is_void_v<typename decltype(correction)::type>>(rows, out);
+  });
 }
 
 #else

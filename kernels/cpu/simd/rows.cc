@@ -144,6 +144,29 @@ float SquaredDistanceImpl(const float* fresh, const void* cached, DataType cache
   return result;
 }
 
+float SumOfSquaresImpl(const void* x, DataType dtype, int64_t n) {
+  float result = 0;
+  KVBLEND_FOR_DTYPE(dtype, result = SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+                             const auto value = LoadF32<kType>(d, x, i);
+                             return hn::Mul(value, value);
+                           }));
+  return result;
+}
+
+void AddSquaresOfPairsImpl(const uint16_t* x, int64_t n, float (&sums)[2]) {
+  const auto* words = reinterpret_cast<const uint32_t*>(x);
+  sums[0] += SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> d32;
+    const auto value = hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(d32, words + i)));
+    return hn::Mul(value, value);
+  });
+  sums[1] += SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+    const hn::RebindToUnsigned<decltype(d)> d32;
+    const auto value = hn::BitCast(d, hn::And(hn::LoadU(d32, words + i), hn::Set(d32, 0xFFFF0000u)));
+    return hn::Mul(value, value);
+  });
+}
+
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -158,6 +181,8 @@ HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(SoftCapRowImpl);
 HWY_EXPORT(AddScaledRowImpl);
 HWY_EXPORT(SquaredDistanceImpl);
+HWY_EXPORT(SumOfSquaresImpl);
+HWY_EXPORT(AddSquaresOfPairsImpl);
 
 // Dispatched as all others are, so that it is what they run on. Highway 1.0.3's SupportedTargets() must not be asked: it
 // makes later calls forget what DisableTargets() took away.
@@ -183,6 +208,13 @@ void AddScaledRow(const float* in, float scale, float* out, int64_t n) {
 }
 float SquaredDistance(const float* fresh, const void* cached, DataType cached_dtype, int64_t n) {
   return HWY_DYNAMIC_DISPATCH(SquaredDistanceImpl)(fresh, cached, cached_dtype, n);
+}
+
+float SumOfSquares(const void* x, DataType dtype, int64_t n) {
+  return HWY_DYNAMIC_DISPATCH(SumOfSquaresImpl)(x, dtype, n);
+}
+void AddSquaresOfPairs(const uint16_t* x, int64_t n, float (&sums)[2]) {
+  HWY_DYNAMIC_DISPATCH(AddSquaresOfPairsImpl)(x, n, sums);
 }
 
 }  // namespace kvblend::kernels::simd

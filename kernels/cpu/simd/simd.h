@@ -50,6 +50,9 @@ void SoftCapRow(float* x, float cap, int64_t n);
 void AddScaledRow(const float* in, float scale, float* out, int64_t n);
 /// |fresh - cached|^2
 float SquaredDistance(const float* fresh, const void* cached, DataType cached_dtype, int64_t n);
+float SumOfSquares(const void* x, DataType dtype, int64_t n);
+/// Adds the squares of x[0], x[2] .. to the first sum, those of x[1], x[3] .. to the second. x: bf16 [2 n]
+void AddSquaresOfPairs(const uint16_t* x, int64_t n, float (&sums)[2]);
 
 // --- rope.cc ---
 
@@ -103,7 +106,17 @@ void DequantizeHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, 
 
 // --- load_kv.cc: sections in bf16, int8, int4 or fp8 into bf16 pages of layout kRows ---
 
-/// Successive rows of a section; of quantized K, all of one group of tokens.
+/// A correction without a map (kernels/kv_correction.h), of K's part or of V's: scale * x + offset of the token's place,
+/// rounded to bf16. Of every 32 channels the 16 even ones come first, then the 16 odd ones.
+struct ScaleAndOffset {
+  const float* scale = nullptr;   // [cols]
+  const float* offset = nullptr;  // [kNumKvCorrectionPlaces rows of `stride`]
+  int64_t stride = 0;
+
+  const float* offset_of(int64_t token) const { return offset + KvCorrectionPlace(token) * stride; }
+};
+
+/// Successive rows of a section; of quantized K, all of one group of tokens, and of corrected K all of one place.
 struct StoredRows {
   KvEncoding encoding = KvEncoding::kBF16;
   const std::byte* codes = nullptr;   // of the first row
@@ -112,6 +125,8 @@ struct StoredRows {
   const uint16_t* steps = nullptr;    // of the first row; null for bf16
   int64_t scale_cols = 0;
   int64_t rows = 0;
+  const ScaleAndOffset* correction = nullptr;  // to be applied on the way; null: none
+  int64_t first_token = 0;  // of the chunk, where the first row stands; counts where corrected
 };
 /// Where they go: row r of head h to pages[h * head_stride + slots[r] ..]
 struct PageRows {
@@ -169,7 +184,7 @@ struct TileValues {
   int64_t num_heads = 0;
   int64_t head_dim = 0;
 };
-/// As LoadKeys and LoadValues. parts: one or two groups' rows, at most kTileColumns - first in all; cos: one
+/// As LoadKeys and LoadValues. parts: rows of one kind that follow each other, at most kTileColumns - first in all; cos: one
 /// per row of all parts. REQUIRES: HasBf16Dots(), LoadsHeads(out.head_dim), pages aligned to 64 bytes.
 void LoadKeyTile(absl::Span<const StoredRows> parts, RopeLayout layout, const float* const* cos,
                  const TileKeys& out);

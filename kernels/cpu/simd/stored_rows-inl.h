@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -112,6 +113,40 @@ struct ChannelScales<KvEncoding::kBF16> {
   }
 };
 
+// How corrected values are rounded to bf16 where they stay in registers.
+struct SoftwareRounding {
+  static HWY_INLINE Pairs Round(const Pairs& pairs) {
+    const PairF32 d;
+    const auto upper = hn::Set(PairU32(), 0xFFFF0000u);
+    return {hn::BitCast(d, hn::And(RoundToBF16(d, pairs.even), upper)),
+            hn::BitCast(d, hn::And(RoundToBF16(d, pairs.odd), upper))};
+  }
+};
+
+// Channels `pair`.. of what is in order of pairs, as ScaleAndOffset has it.
+HWY_INLINE Pairs LoadInPairOrder(const float* data, size_t pair) {
+  constexpr size_t kBlock = 16;
+  const float* even = data + pair / kBlock * (2 * kBlock) + pair % kBlock;
+  return {hn::LoadU(PairF32(), even), hn::LoadU(PairF32(), even + kBlock)};
+}
+
+// Rows of K, decoded and, where Rounding is a type, corrected.
+template <KvEncoding kEncoding, class Rounding>
+struct KeyChannels : ChannelScales<kEncoding> {
+  KeyChannels(const StoredRows& rows, size_t pair)
+      : ChannelScales<kEncoding>(rows, pair),
+        scale(LoadInPairOrder(rows.correction->scale, pair)),
+        offset(LoadInPairOrder(rows.correction->offset_of(rows.first_token), pair)) {}
+  HWY_INLINE Pairs Load(const std::byte* row, size_t pair) const {
+    return Rounding::Round(Scaled(ChannelScales<kEncoding>::Load(row, pair), scale, offset));
+  }
+  Pairs scale, offset;
+};
+template <KvEncoding kEncoding>
+struct KeyChannels<kEncoding, void> : ChannelScales<kEncoding> {
+  using ChannelScales<kEncoding>::ChannelScales;
+};
+
 // Keys are read in strips of a vector's width and both sections in turns, which the processor's own
 // prefetching does not follow: each step fetches as much of the section's next rows as it reads of these.
 template <KvEncoding kEncoding>
@@ -160,6 +195,36 @@ HWY_INLINE Pairs ScaledValues(const StoredRows& rows, int64_t r, size_t pair) {
   }
 }
 
+// A row of V, decoded and, where kCorrected, corrected; not rounded.
+template <KvEncoding kEncoding, bool kCorrected>
+class ValueRow {
+ public:
+  HWY_INLINE ValueRow(const StoredRows& rows, int64_t r) : rows_(rows), r_(r) {
+    if constexpr (kCorrected) offset_ = rows.correction->offset_of(rows.first_token + r);
+  }
+  HWY_INLINE Pairs Load(size_t pair) const {
+    if constexpr (kCorrected) {
+      return Scaled(Decoded(pair), LoadInPairOrder(rows_.correction->scale, pair),
+                    LoadInPairOrder(offset_, pair));
+    } else {
+      return Decoded(pair);
+    }
+  }
+
+ private:
+  HWY_INLINE Pairs Decoded(size_t pair) const {
+    if constexpr (kEncoding == KvEncoding::kBF16) {
+      return LoadPairs<kEncoding>(rows_.codes + r_ * rows_.row_bytes, pair);
+    } else {
+      return ScaledValues<kEncoding>(rows_, r_, pair);
+    }
+  }
+
+  const StoredRows& rows_;
+  const int64_t r_;
+  const float* offset_ = nullptr;
+};
+
 // What RoPE makes of pairs (x[2i], x[2i + 1]).
 HWY_INLINE Pairs RotatedPairs(const Pairs& x, const float* cos, const float* sin) {
   const PairF32 d;
@@ -191,7 +256,31 @@ HWY_INLINE Words RoundedByHardware(const Pairs& pairs) {
   const auto halves = (__m512i)_mm512_cvtne2ps_pbh(pairs.odd.raw, pairs.even.raw);
   return Words{_mm512_permutexvar_epi16(_mm512_load_si512(kOrder.data()), halves)};
 }
+
+struct HardwareRounding {
+  static HWY_INLINE Pairs Round(const Pairs& pairs) { return FromBf16(RoundedByHardware(pairs)); }
+};
 #endif
+
+// Calls body(encoding, correction) with the encoding as a constant, and std::type_identity<Rounding> where rows are
+// corrected, else that of void.
+template <class Rounding, class Body>
+HWY_INLINE void ForKindOf(const StoredRows& rows, const Body& body) {
+  const auto for_encoding = [&](auto rounding) KVBLEND_BF16_ATTR {
+    switch (rows.encoding) {
+      case KvEncoding::kInt8:
+        return body(std::integral_constant<KvEncoding, KvEncoding::kInt8>(), rounding);
+      case KvEncoding::kInt4:
+        return body(std::integral_constant<KvEncoding, KvEncoding::kInt4>(), rounding);
+      case KvEncoding::kFp8:
+        return body(std::integral_constant<KvEncoding, KvEncoding::kFp8>(), rounding);
+      default:
+        return body(std::integral_constant<KvEncoding, KvEncoding::kBF16>(), rounding);
+    }
+  };
+  if (rows.correction != nullptr) return for_encoding(std::type_identity<Rounding>());
+  for_encoding(std::type_identity<void>());
+}
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 KVBLEND_AFTER_BF16_NAMESPACE();

@@ -3,6 +3,7 @@
 #include "kernels/cuda/attention/launch.h"
 #include "kernels/cuda/attention/score.h"
 #include "kernels/cuda/device/elements.h"
+#include "kernels/cuda/device/page_slot.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
@@ -10,14 +11,6 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr float kNegativeInfinity = -__builtin_inff();
-
-/// Index of the first element of (sequence, kv head, position) in pages.k and pages.v.
-KVBLEND_DEVICE int64_t SlotOf(const AttentionParams& p, int sequence, int kv_head, int position) {
-  const int page_of_sequence = Divide(p.plan.page_size, position);
-  const int64_t page = p.plan.page_indices[p.plan.page_indptr[sequence] + page_of_sequence];
-  const int slot = position - page_of_sequence * p.plan.page_size.divisor;
-  return ((page * p.pages.num_kv_heads + kv_head) * p.plan.page_size.divisor + slot) * p.pages.head_dim;
-}
 
 KVBLEND_DEVICE int FirstVisible(const AttentionParams& p, int position) {
   return p.sliding_window == 0 ? 0 : Max(0, position - p.sliding_window + 1);
@@ -50,7 +43,7 @@ PlainAttentionKernel(AttentionParams p) {
     const int key = first + Lane();
     float score = kNegativeInfinity;
     if (key <= position) {
-      const int64_t slot = SlotOf(p, sequence, kv_head, key);
+      const int64_t slot = PageSlot(p.plan, p.pages, sequence, key, kv_head);
       float dot = 0;
       for (int d = 0; d < head_dim; ++d) {
         const float x = query[d];
@@ -72,7 +65,8 @@ PlainAttentionKernel(AttentionParams p) {
         value *= rescale;
         for (int j = 0; j < count; ++j) {
           const float w = weights[j];
-          value += w * LoadValue(p.pages.v, p.pages.dtype, SlotOf(p, sequence, kv_head, first + j) + d);
+          value += w * LoadValue(p.pages.v, p.pages.dtype,
+                                 PageSlot(p.plan, p.pages, sequence, first + j, kv_head) + d);
         }
         out[d] = value;
       }
@@ -100,7 +94,7 @@ KVBLEND_KERNEL(kKeyTile, 8) PlainMassKernel(AttentionParams p) {
   }
   const int key = tile * kKeyTile + ThreadIndex(), kv_head = BlockY();
   if (key >= p.plan.kv_len[sequence]) return;
-  const int64_t slot = SlotOf(p, sequence, kv_head, key);
+  const int64_t slot = PageSlot(p.plan, p.pages, sequence, key, kv_head);
   float mass = 0;
   for (int row = p.plan.row_indptr[sequence]; row < p.plan.row_indptr[sequence + 1]; ++row) {
     const int position = p.plan.positions[row];

@@ -127,10 +127,15 @@ LaunchError LaunchAddExpertBias(StreamHandle stream, ConstMatrixView bias, const
 LaunchError LaunchSumExperts(StreamHandle stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                              MatrixView out);
 
+/// key_tiles: as of AttentionShape; out: [the plan's total_kv_len]
+LaunchError LaunchValueLengths(StreamHandle stream, const PlanView& plan, int64_t key_tiles,
+                               const KvPagesView& pages, float* out);
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
-/// scale: scratch, [mass.rows]; columns: [out.cols]
-LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
-                             int32_t num_counted, const int32_t* columns, float* scale, MatrixView out);
+/// totals: scratch, [kMassTotals, mass.rows]; columns: [out.cols]
+inline constexpr int kMassTotals = 3;
+LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, ConstMatrixView lengths,
+                             const ColumnRange* counted, int32_t num_counted, const int32_t* columns,
+                             double* totals, MatrixView out);
 LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n, IndicesView out);
 LaunchError LaunchGatherRows(StreamHandle stream, ConstMatrixView in, const int32_t* row_indices,
                              MatrixView out);

@@ -7,7 +7,7 @@
 // A chunk of some hundred tokens makes a few dozen blocks, so the time is that of a block: many warps, and loads that do not
 // wait for each other. That is why the usual encoding is known when the kernel is compiled, and K's tiles and V's have loops of
 // their own: with branches around them, each load would be waited for before the next one begins.
-#include "kernels/cuda/kv/page_slot.h"
+#include "kernels/cuda/device/page_slot.h"
 #include "kernels/cuda/kv/source.h"
 
 namespace kvblend::kernels::cuda {

@@ -2,7 +2,7 @@
 // to its position, write both into pages.
 #include <limits>
 
-#include "kernels/cuda/kv/page_slot.h"
+#include "kernels/cuda/device/page_slot.h"
 #include "kernels/cuda/kv/source.h"
 
 namespace kvblend::kernels::cuda {

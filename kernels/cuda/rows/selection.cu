@@ -25,35 +25,41 @@ KVBLEND_KERNEL(kRankThreads, 2) SelectTopKKernel(SelectTopKParams p) {
       [&](int slot, int i) { p.out[slot] = i; });
 }
 
-struct MassScaleParams {
-  ConstMatrixView mass;
+struct MassTotalsParams {
+  ConstMatrixView mass, lengths;
   const ColumnRange* counted;
   int32_t num_counted;
-  float* scale;
+  double* totals;  // of mass, of lengths and of columns, these two where there is mass
 };
 
-// A warp takes a row. Sums in double one by one, which is the definition; rows are a model's layers and run
+// A warp takes a row for one of the totals. Sums in double one by one, which is the definition; rows are a model's layers and run
 // beside each other.
-KVBLEND_KERNEL(kWarpSize, 1) MassScaleKernel(MassScaleParams p) {
-  const float* row = static_cast<const float*>(p.mass.data) + BlockX() * p.mass.row_stride;
+KVBLEND_KERNEL(kWarpSize, 1) MassTotalsKernel(MassTotalsParams p) {
+  const float* mass = static_cast<const float*>(p.mass.data) + BlockX() * p.mass.row_stride;
+  const float* lengths = static_cast<const float*>(p.lengths.data) + BlockX() * p.lengths.row_stride;
+  const auto counts = [&](int column) {
+    const float attention = mass[column];
+    if (BlockY() == 0) return attention;
+    if (!(attention > 0)) return 0.0f;
+    return BlockY() == 1 ? static_cast<float>(lengths[column]) : 1.0f;
+  };
   double total = 0;
   for (int r = 0; r < p.num_counted; ++r) {
     const ColumnRange range = p.counted[r];
     double sum = 0;
     for (int first = range.begin; first < range.end; first += kWarpSize) {
-      const float value = first + Lane() < range.end ? row[first + Lane()] : 0.0f;
+      const float value = first + Lane() < range.end ? counts(first + Lane()) : 0.0f;
       const int count = Min(kWarpSize, range.end - first);
       for (int lane = 0; lane < count; ++lane) sum = AddRn(sum, static_cast<double>(Shuffle(value, lane)));
     }
     total = AddRn(total, sum);
   }
-  // 0 for rows that are left out: no score is below 0.
-  if (Lane() == 0) p.scale[BlockX()] = total > 0 ? static_cast<float>(DivRn(1.0, total)) : 0.0f;
+  if (Lane() == 0) p.totals[BlockY() * p.mass.rows + BlockX()] = total;
 }
 
 struct MassScoresParams {
-  ConstMatrixView mass;
-  const float* scale;
+  ConstMatrixView mass, lengths;
+  const double* totals;
   const int32_t* columns;
   int64_t count;
   float* out;
@@ -65,12 +71,17 @@ KVBLEND_KERNEL(kThreads, 4) MassScoresKernel(MassScoresParams p) {
   const int64_t i = int64_t{BlockX()} * kThreads + ThreadIndex();
   if (i >= p.count) return;
   const float* mass = static_cast<const float*>(p.mass.data) + p.columns[i];
-  float best = 0;
-  for (int64_t row = 0; row < p.mass.rows; ++row) {
-    const float score = MulRn(mass[row * p.mass.row_stride], p.scale[row]);
-    best = score > best ? score : best;
+  const float* lengths = static_cast<const float*>(p.lengths.data) + p.columns[i];
+  float sum = 0;
+  const int64_t rows = p.mass.rows;
+  for (int64_t row = 0; row < rows; ++row) {
+    const double product = MulRn(p.totals[row], p.totals[rows + row]);
+    if (!(product > 0)) continue;
+    const float term = MulRn(MulRn(mass[row * p.mass.row_stride], lengths[row * p.lengths.row_stride]),
+                             static_cast<float>(DivRn(p.totals[2 * rows + row], product)));
+    sum = term > 0 ? AddRn(sum, term) : sum;
   }
-  p.out[i] = best;
+  p.out[i] = sum;
 }
 
 }  // namespace
@@ -81,16 +92,18 @@ LaunchError LaunchSelectTopK(StreamHandle stream, const float* scores, int64_t n
                                   params);
 }
 
-LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, const ColumnRange* counted,
-                             int32_t num_counted, const int32_t* columns, float* scale, MatrixView out) {
+LaunchError LaunchMassScores(StreamHandle stream, ConstMatrixView mass, ConstMatrixView lengths,
+                             const ColumnRange* counted, int32_t num_counted, const int32_t* columns,
+                             double* totals, MatrixView out) {
   if (mass.rows > 0) {
-    const LaunchError error = Launch<MassScaleKernel>(stream, {.blocks_x = mass.rows, .threads = kWarpSize},
-                                                      MassScaleParams{mass, counted, num_counted, scale});
+    const LaunchError error = Launch<MassTotalsKernel>(
+        stream, {.blocks_x = mass.rows, .blocks_y = kMassTotals, .threads = kWarpSize},
+        MassTotalsParams{mass, lengths, counted, num_counted, totals});
     if (!error.ok()) return error;
   }
   return Launch<MassScoresKernel>(
       stream, {.blocks_x = CeilDiv(out.cols, kThreads), .threads = kThreads},
-      MassScoresParams{mass, scale, columns, out.cols, static_cast<float*>(out.data)});
+      MassScoresParams{mass, lengths, totals, columns, out.cols, static_cast<float*>(out.data)});
 }
 
 }  // namespace kvblend::kernels::cuda

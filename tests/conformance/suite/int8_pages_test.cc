@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/host/float_convert.h"
+#include "kernels/kv_correction.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/normal_values.h"
 #include "tests/conformance/stored_section.h"
@@ -51,6 +52,7 @@ class CodedRows {
     return codes_[row * head_dim_ + d] == kUntouched &&
            steps_[row * groups_ + d / kPageGroup] == kUntouchedStep;
   }
+  bool operator==(const CodedRows& other) const { return codes_ == other.codes_ && steps_ == other.steps_; }
   void* code_data() { return code_buffer_->data(); }
   void* step_data() { return step_buffer_->data(); }
 
@@ -188,6 +190,73 @@ TEST_P(Int8PagesConformance, AreWrittenWithinHalfAStepIntoTheirSlotsOnly) {
         ASSERT_NO_FATAL_FAILURE(ExpectWritten(kv, k_codes, kv.k_tensor()));
         ASSERT_NO_FATAL_FAILURE(ExpectWritten(kv, v_codes, kv.v_tensor()));
       }
+    }
+  }
+}
+
+TEST_P(Int8PagesConformance, CorrectedLoadsAreCorrectKvThenKvLoad) {
+  constexpr int32_t kHeads = 3;
+  const BatchCase batch{.sequences = {{200, RandomPositions(rng, 61, 200)}, {100, Range(7, 100)}},
+                        .page_size = 16};
+  const int64_t rows = batch.num_rows();
+  const auto random = [&](int64_t count) {
+    NormalValues normal;
+    std::vector<float> values(count);
+    for (float& x : values) x = normal(rng);
+    return values;
+  };
+  for (const int32_t head_dim : {34, 64}) {
+    const int64_t cols = kHeads * head_dim;
+    Tensor x = Random(rows, cols);
+    const Section k_memory(backend, KvEncoding::kBF16, KvPart::kKey, rows, cols),
+        v_memory(backend, KvEncoding::kBF16, KvPart::kValue, rows, cols);
+    for (const int64_t rank : {0, 5}) {
+      const std::vector<float> scale = random(2 * cols), offset = random(kNumKvCorrectionPlaces * 2 * cols),
+                               down = random(2 * cols * rank), up = random(2 * cols * rank);
+      const auto correction = backend.CreateKvCorrection({cols, rank, scale, offset, down, up}).value();
+      for (const KvEncoding encoding : kEncodings) {
+        for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
+          SCOPED_TRACE(absl::StrCat(std::string(Name(encoding)), ", head_dim ", head_dim, ", rank ", rank,
+                                    layout == RopeLayout::kInterleaved ? ", interleaved" : ", in halves"));
+          const auto rope = MakeRope(backend, layout, head_dim, 256);
+          const Section k = Encoded(x, encoding, KvPart::kKey), v = Encoded(x, encoding, KvPart::kValue);
+          PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
+          const int64_t slots = kv.k_tensor().rows();
+          CodedRows k_loaded(backend, slots, head_dim), v_loaded(backend, slots, head_dim),
+              k_expected(backend, slots, head_dim), v_expected(backend, slots, head_dim);
+          ASSERT_OK(backend.KvLoadCorrected(stream, kv.plan(), *rope, k.view(), v.view(), *correction,
+                                            k_memory.view(), v_memory.view(), Coded(kv, k_loaded, v_loaded)));
+          ASSERT_OK(
+              backend.CorrectKv(stream, k.view(), v.view(), *correction, k_memory.view(), v_memory.view()));
+          ASSERT_OK(backend.KvLoad(stream, kv.plan(), *rope, k_memory.view(), v_memory.view(),
+                                   Coded(kv, k_expected, v_expected)));
+          for (CodedRows* coded : {&k_loaded, &v_loaded, &k_expected, &v_expected}) coded->Download();
+          ASSERT_TRUE(k_loaded == k_expected);
+          ASSERT_TRUE(v_loaded == v_expected);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Int8PagesConformance, ValuesAreAsLongAsWhatTheCodesStandFor) {
+  constexpr int32_t kHeads = 3;
+  const BatchCase batch{.sequences = {{75, {74}}, {33, {32}}}, .page_size = 16};
+  for (const int32_t head_dim : {34, 64}) {
+    PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
+    CodedRows k(backend, kv.k_tensor().rows(), head_dim), v(backend, kv.k_tensor().rows(), head_dim);
+    v.Randomize(rng);
+    Tensor out(backend, kF32, 1, 108);
+    ASSERT_OK(backend.ValueLengths(stream, kv.plan(), Coded(kv, k, v), out.view()));
+    const std::vector<double> lengths = out.Values();
+    for (int64_t column = 0; column < 108; ++column) {
+      const size_t sequence = column < 75 ? 0 : 1;
+      double squares = 0;
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const int64_t row = kv.SlotRow(sequence, column - (sequence == 0 ? 0 : 75), h);
+        for (int64_t d = 0; d < head_dim; ++d) squares += std::pow(v.value(row, d), 2);
+      }
+      ASSERT_NEAR(lengths[column], std::sqrt(squares), 1e-5 * std::sqrt(squares)) << column;
     }
   }
 }

@@ -70,14 +70,18 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
     batch.page_size = page_size;
     for (const KvEncoding encoding : kEncodings) {
       compare(encoding, kBF16, KvEncoding::kBF16, RopeLayout::kInterleaved, head_dim, 16);
+      for (const RopeLayout layout : {RopeLayout::kInterleaved, RopeLayout::kSplitHalf}) {
+        compare(encoding, kBF16, KvEncoding::kBF16, layout, head_dim, 0);
+      }
     }
-    for (const int64_t rank : {0, 11, 16, 33}) {
+    for (const int64_t rank : {11, 16, 33}) {
       compare(KvEncoding::kInt8, kBF16, KvEncoding::kBF16, RopeLayout::kSplitHalf, head_dim, rank);
     }
-    compare(KvEncoding::kInt8, kBF16, KvEncoding::kBF16, RopeLayout::kInterleaved, head_dim, 0);
-    compare(KvEncoding::kInt8, kBF16, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, 5);
-    if (page_size % kPageTile != 0) {
-      compare(KvEncoding::kInt8, kF32, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, 5);
+    for (const int64_t rank : {0, 5}) {
+      compare(KvEncoding::kInt8, kBF16, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, rank);
+      if (page_size % kPageTile != 0) {
+        compare(KvEncoding::kInt8, kF32, KvEncoding::kF32, RopeLayout::kInterleaved, head_dim, rank);
+      }
     }
   }
 }

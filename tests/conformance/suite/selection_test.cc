@@ -30,16 +30,24 @@ class SelectionConformance : public ConformanceTest {
     return chosen;
   }
 
-  std::vector<double> Scores(const std::vector<std::vector<float>>& mass,
-                             const std::vector<ColumnRange>& counted,
+  using Rows = std::vector<std::vector<float>>;
+
+  std::vector<double> Scores(const Rows& mass, const Rows& lengths, const std::vector<ColumnRange>& counted,
                              const std::vector<ColumnRange>& wanted) {
     int64_t columns = 0;
     for (const ColumnRange& range : wanted) columns += range.end - range.begin;
-    Tensor rows(backend, kF32, mass.size(), mass[0].size(), mass[0].size() + 3);
-    rows.Fill([&](int64_t r, int64_t c) { return mass[r][c]; });
+    Tensor of_mass(backend, kF32, mass.size(), mass[0].size(), mass[0].size() + 3),
+        of_lengths(backend, kF32, mass.size(), mass[0].size(), mass[0].size() + 5);
+    of_mass.Fill([&](int64_t r, int64_t c) { return mass[r][c]; });
+    of_lengths.Fill([&](int64_t r, int64_t c) { return lengths[r][c]; });
     Tensor out(backend, kF32, 1, columns);
-    EXPECT_OK(backend.MassScores(stream, rows.view(), counted, wanted, out.view()));
+    EXPECT_OK(backend.MassScores(stream, of_mass.view(), of_lengths.view(), counted, wanted, out.view()));
     return out.Values();
+  }
+  /// All values are of one length.
+  std::vector<double> Scores(const Rows& mass, const std::vector<ColumnRange>& counted,
+                             const std::vector<ColumnRange>& wanted) {
+    return Scores(mass, Rows(mass.size(), std::vector<float>(mass[0].size(), 2.0f)), counted, wanted);
   }
 };
 
@@ -80,11 +88,22 @@ TEST_P(SelectionConformance, AgreesWithSorting) {
   }
 }
 
-TEST_P(SelectionConformance, ScoresAreTheMaximumOfEachRowsShare) {
+TEST_P(SelectionConformance, ScoresAreTheSumOfEachRowsShare) {
   // Two layers, six positions: anchor 0, chunk A (exact) 1-2, chunk B (candidate) 3-4, question 5.
   const std::vector<std::vector<float>> mass = {{9, 1, 1, 2, 0, 1},   // chunk total 4
                                                 {0, 0, 0, 3, 9, 0}};  // chunk total 12
-  EXPECT_THAT(Scores(mass, {{1, 3}, {3, 5}}, {{3, 5}}), ElementsAre(0.5, 0.75));
+  EXPECT_THAT(Scores(mass, {{1, 3}, {3, 5}}, {{3, 5}}), ElementsAre(0.75, 0.75));
+}
+
+TEST_P(SelectionConformance, LongValuesCountMore) {
+  // Where there is attention lengths are 7 / 3 on average; what is not counted may be anything.
+  EXPECT_THAT(Scores({{9, 1, 1, 2, 0, 1}}, {{kNan, 1, 2, 4, 1, kInfinity}}, {{1, 5}}, {{1, 5}}),
+              ElementsAre(3 / 28.0f, 6 / 28.0f, 24 / 28.0f, 0));
+  // Nor does it matter what lies where nobody looks.
+  EXPECT_THAT(Scores({{0, 3, 1}}, {{kNan, 1, 3}}, {{0, 3}}, {{0, 3}}), ElementsAre(0, 0.375, 0.375));
+  // Of two layers that look at one column each, the one that finds more there has more say.
+  EXPECT_THAT(Scores({{4, 1e-20f}, {1e-20f, 4}}, {{1, 3}, {1, 3}}, {{0, 2}}, {{0, 2}}),
+              ElementsAre(0.5, 1.5));
 }
 
 TEST_P(SelectionConformance, ARowThatSeesNothingCountedHasNoSay) {
@@ -98,38 +117,47 @@ TEST_P(SelectionConformance, ARowThatSeesNothingCountedHasNoSay) {
 TEST_P(SelectionConformance, ScoresOfManyLayersBitByBit) {
   const int64_t columns = 700;
   std::exponential_distribution<float> share;
-  std::vector<std::vector<float>> mass(5, std::vector<float>(columns));
-  for (auto& row : mass) {
-    for (float& value : row) value = share(rng);
+  Rows mass(5, std::vector<float>(columns)), lengths = mass;
+  for (Rows* rows : {&mass, &lengths}) {
+    for (auto& row : *rows) {
+      for (float& value : row) value = share(rng);
+    }
   }
   const std::vector<ColumnRange> counted = {{3, 40}, {40, 41}, {100, 100}, {128, 660}};
   const std::vector<ColumnRange> wanted = {{3, 20}, {200, 640}};
+  const auto total = [&](const std::vector<float>& row) {
+    double sums = 0;
+    for (const ColumnRange& part : counted) {
+      double sum = 0;
+      for (int32_t j = part.begin; j < part.end; ++j) sum += row[j];
+      sums += sum;
+    }
+    return sums;
+  };
   std::vector<double> expected;
   for (const ColumnRange& range : wanted) {
     for (int32_t c = range.begin; c < range.end; ++c) {
-      float best = 0;
-      for (const auto& row : mass) {
-        double total = 0;
-        for (const ColumnRange& part : counted) {
-          double sum = 0;
-          for (int32_t j = part.begin; j < part.end; ++j) sum += row[j];
-          total += sum;
-        }
-        best = std::max(best, row[c] * static_cast<float>(1.0 / total));
+      float score = 0;
+      for (size_t r = 0; r < mass.size(); ++r) {
+        const double totals = total(mass[r]) * total(lengths[r]);
+        const float product = mass[r][c] * lengths[r][c];
+        score += product * static_cast<float>(570.0 / totals);
       }
-      expected.push_back(best);
+      expected.push_back(score);
     }
   }
-  EXPECT_EQ(Scores(mass, counted, wanted), expected);
+  EXPECT_EQ(Scores(mass, lengths, counted, wanted), expected);
 }
 
 TEST_P(SelectionConformance, Errors) {
-  Tensor mass(backend, kF32, 2, 10), half(backend, kF16, 2, 10), out(backend, kF32, 1, 4);
+  Tensor mass(backend, kF32, 2, 10), lengths(backend, kF32, 2, 10), half(backend, kF16, 2, 10),
+      out(backend, kF32, 1, 4);
   const std::vector<ColumnRange> all = {{0, 10}}, four = {{2, 4}, {8, 10}}, beyond = {{0, 2}, {4, 11}},
                                  backwards = {{4, 3}}, negative = {{-1, 3}};
   const auto scores = [&](ConstMatrixView in, absl::Span<const ColumnRange> counted,
-                          absl::Span<const ColumnRange> wanted,
-                          MatrixView to) { return backend.MassScores(stream, in, counted, wanted, to); };
+                          absl::Span<const ColumnRange> wanted, MatrixView to) {
+    return backend.MassScores(stream, in, lengths.view(), counted, wanted, to);
+  };
   ASSERT_OK(scores(mass.Fill([](int64_t, int64_t) { return 1.0f; }).view(), all, four, out.view()));
   ExpectInvalid(scores(half.view(), all, four, out.view()), {"MassScores", "mass.dtype is f16"});
   ExpectInvalid(scores(mass.view(), beyond, four, out.view()),

@@ -82,6 +82,36 @@ TEST_F(CorrectionFitTest, FindsWhatThePairsWereMadeBy) {
   for (int32_t rank = 1; rank <= kChannels; ++rank) EXPECT_LE(left(rank), left(rank - 1) + 1e-6) << rank;
 }
 
+TEST_F(CorrectionFitTest, DirectionsThatAreNotWorthTheirCostAreLeftOut) {
+  PairMoments pairs(kChannels);  // of two directions and next to no noise
+  for (int chunk = 0; chunk < 5; ++chunk) AddPairs(400, 0.01f, pairs);
+  const auto used = [&](double least_gain) {
+    const LayerCorrection fit = FitLayer(pairs, {.rank = kChannels, .ridge = 1e-6, .least_gain = least_gain});
+    std::vector<double> lengths;
+    for (int64_t j = 0; j < kChannels; ++j) {
+      double squares = 0;
+      for (int64_t c = 0; c < kChannels; ++c) squares += std::pow(fit.up[j * kChannels + c], 2);
+      lengths.push_back(squares);
+    }
+    return lengths;
+  };
+  EXPECT_THAT(used(0), testing::Each(testing::DoubleNear(1, 1e-3)));
+  const std::vector<double> worth_it = used(1e-3);
+  for (int64_t j = 0; j < kChannels; ++j) {  // a whole step
+    EXPECT_NEAR(worth_it[j], j < FitOptions::kRankStep ? 1 : 0, 1e-3) << j;
+  }
+  EXPECT_THAT(used(1), testing::Each(0));
+}
+
+TEST_F(CorrectionFitTest, TheFirstDirectionsAreWorthMost) {
+  PairMoments pairs(kChannels), others(kChannels);
+  for (int chunk = 0; chunk < 5; ++chunk) AddPairs(400, 0.01f, pairs);
+  AddPairs(500, 0.01f, others);
+  LayerCorrection fit = FitLayer(pairs, {.rank = kChannels, .ridge = 1e-6});
+  std::fill(fit.up.begin() + 2 * kChannels, fit.up.end(), 0.0f);
+  EXPECT_LT(ResidualShare(others, fit, kChannels), 0.05);  // there are two, and what the scale leaves of them
+}
+
 TEST_F(CorrectionFitTest, TheResidualIsWhatCorrectingEveryPairLeaves) {
   PairMoments pairs(kChannels);
   for (const int64_t count : {1, 50, 200}) AddPairs(count, 0.3f, pairs);

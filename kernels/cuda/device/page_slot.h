@@ -1,4 +1,4 @@
-// Writing KV into pages: where a row goes, and how K is rotated on the way. For .cu files.
+// KV in pages: where a row goes or lies, and how K is rotated on the way. For .cu files.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,17 @@
 
 namespace kvblend::kernels::cuda {
 
-/// The first element of a head of the plan's row in pages.k or pages.v.
-KVBLEND_DEVICE int64_t PageSlot(const PlanView& plan, const KvPagesView& pages, int row, int head) {
-  const int position = plan.positions[row], sequence = plan.sequence_of_row[row];
+/// The first element of a head at a sequence's position in pages.k or pages.v.
+KVBLEND_DEVICE int64_t PageSlot(const PlanView& plan, const KvPagesView& pages, int sequence, int position,
+                                int head) {
   const int page_of_sequence = Divide(plan.page_size, position);
   const int64_t page = plan.page_indices[plan.page_indptr[sequence] + page_of_sequence];
   const int slot = position - page_of_sequence * plan.page_size.divisor;
   return ((page * pages.num_kv_heads + head) * pages.page_size + slot) * pages.head_dim;
+}
+/// The same of the plan's row.
+KVBLEND_DEVICE int64_t PageSlot(const PlanView& plan, const KvPagesView& pages, int row, int head) {
+  return PageSlot(plan, pages, plan.sequence_of_row[row], plan.positions[row], head);
 }
 
 // As the reference rounds it, so that all backends store the same bytes.
