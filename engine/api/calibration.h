@@ -55,6 +55,7 @@ struct CalibrationReport {
   double key_strength = 1;
   /// Whether that is of what attention passes made of the fit, or of the fit itself.
   bool by_attention = false;
+  std::vector<int64_t> ranks;    // per layer behind the first: the directions of its map
   std::vector<double> residual;  // per layer: share of the squared deviation of K and V that stays, likewise
   std::string path;
   std::string version;  // of the file; empty: none was written

@@ -9,28 +9,23 @@
 namespace kvblend::kv {
 namespace {
 
-/// A layer's map without the directions at its end that are zeros: fits leave out what is not worth its cost.
-struct UsedMap {
-  int64_t rank = 0;
-  std::vector<float> down;  // [channels, rank]
-  absl::Span<const float> up;
-};
-
-UsedMap UsedMapOf(const LayerCorrection& layer, int64_t channels, int64_t rank) {
-  UsedMap used;
-  for (int64_t j = 0; j < rank; ++j) {
-    const auto row = absl::MakeConstSpan(layer.up).subspan(j * channels, channels);
-    if (std::any_of(row.begin(), row.end(), [](float x) { return x != 0; })) used.rank = j + 1;
+/// The columns of `down` that are used, `used` of `rank`.
+std::vector<float> UsedDown(const LayerCorrection& layer, int64_t rank, int64_t used) {
+  std::vector<float> down;
+  if (used == 0) return down;
+  for (auto row = layer.down.begin(); row != layer.down.end(); row += rank) {
+    down.insert(down.end(), row, row + used);
   }
-  used.up = absl::MakeConstSpan(layer.up).first(used.rank * channels);
-  for (int64_t i = 0; i < channels; ++i) {
-    const auto row = layer.down.begin() + i * rank;
-    used.down.insert(used.down.end(), row, row + used.rank);
-  }
-  return used;
+  return down;
 }
 
 }  // namespace
+
+int64_t UsedRank(const LayerCorrection& layer, int64_t rank) {
+  const auto last = std::find_if(layer.up.rbegin(), layer.up.rend(), [](float x) { return x != 0; });
+  const auto channels = static_cast<int64_t>(layer.scale.size());
+  return last == layer.up.rend() ? 0 : std::min(rank, (layer.up.rend() - last - 1) / channels + 1);
+}
 
 absl::StatusOr<std::unique_ptr<LoadedCorrection>> LoadedCorrection::Load(const LearnedCorrection& correction,
                                                                          std::string version,
@@ -41,13 +36,17 @@ absl::StatusOr<std::unique_ptr<LoadedCorrection>> LoadedCorrection::Load(const L
   for (const LayerCorrection& layer : correction.layers) {
     std::unique_ptr<kernels::KvCorrection>& of_backend = loaded->layers.emplace_back();
     if (layer.empty()) continue;
-    const UsedMap map = UsedMapOf(layer, correction.channels(), correction.rank);
-    KVBLEND_ASSIGN_OR_RETURN(of_backend, backend.CreateKvCorrection({.cols = correction.channels() / 2,
-                                                                     .rank = map.rank,
-                                                                     .scale = layer.scale,
-                                                                     .offset = layer.offset,
-                                                                     .down = map.down,
-                                                                     .up = map.up}));
+    // Fits leave out what is not worth its cost.
+    const int64_t rank = UsedRank(layer, correction.rank);
+    const std::vector<float> down = UsedDown(layer, correction.rank, rank);
+    KVBLEND_ASSIGN_OR_RETURN(of_backend,
+                             backend.CreateKvCorrection(
+                                 {.cols = correction.channels() / 2,
+                                  .rank = rank,
+                                  .scale = layer.scale,
+                                  .offset = layer.offset,
+                                  .down = down,
+                                  .up = absl::MakeConstSpan(layer.up).first(rank * correction.channels())}));
   }
   return loaded;
 }

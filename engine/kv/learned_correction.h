@@ -27,6 +27,9 @@ struct LayerCorrection {
   bool empty() const { return scale.empty(); }
 };
 
+/// How many of a layer's `rank` directions are used: all up to the last one that is not zero.
+int64_t UsedRank(const LayerCorrection& layer, int64_t rank);
+
 /// What a correction was fitted on and what it is worth, for people.
 struct CorrectionOrigin {
   std::string data;  // at most kMaxBytes

@@ -15,13 +15,14 @@ def test_what_calibrate_writes_brings_reuse_nearer_to_full_prefill(start_server,
     files = [tmp_path / "first.json", tmp_path / "second.json"]
     for number, file in enumerate(files):
         file.write_text(json.dumps(questions[number::2]))
-    done = run("kvblend", "calibrate", "--model", MODEL, "--data", *files, "--n", "3", "--passages", "2",
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", *files, "--n", "3", "--passages", "2,3",
                "--held-out", "0.4", "--attention-passes", "3", "--output", path, "--json", "--max-context-tokens", "4096")
     assert done.returncode == 0, done.stderr
     learned = json.loads(done.stdout)
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (3, 2)
     assert learned["kl_after"] < learned["kl_before"]  # 0.04 and 0.15
     assert sum(learned["residual"]) < 0.9 * len(learned["residual"])
+    assert len(learned["ranks"]) == len(learned["residual"]) - 1 and all(0 <= rank <= 16 for rank in learned["ranks"])
     assert learned["key_strength"] in (1, 0.85, 0.7, 0.55)
 
     server = start_server(*FLAGS, "--correction", path)
@@ -93,6 +94,8 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
     ([], "calibrate needs either --data or --corpus"),
     (["--data", SAMPLE, "--corpus", ROOT / "docs"], "calibrate needs either --data or --corpus"),
     (["--data", SAMPLE, "--attention-passes", "-2"], "attention-passes is -2; allowed: -1 to 1000"),
+    (["--data", SAMPLE, "--passages", "2,3"], "--passages has 2 numbers; allowed: one, or one for each of the 1 files"),
+    (["--corpus", ROOT / "docs", "--passages", "2,3"], "several numbers are for the files of --data; a corpus has one"),
     (["--corpus", ROOT / "docs", "--first", "3"], "--first is for the questions of --data"),
     (["--corpus", ROOT / "no-such-folder"], "no-such-folder"),
     (["--corpus", ROOT / "proto/kvblend/v1"], "there is no .txt, .md or .jsonl file"),

@@ -323,10 +323,12 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                            .kl_after = kl[1 + best],
                            .key_strength = strengths[best],
                            .by_attention = best >= std::size(kKeyStrengths),
+                           .ranks = {},
                            .residual = {},
                            .path = options.path.empty() ? CorrectionPath(engine.model_path) : options.path,
                            .version = {}};
   for (size_t layer = 0; layer < correction.layers.size(); ++layer) {
+    if (layer > 0) report.ranks.push_back(kv::UsedRank(correction.layers[layer], correction.rank));
     report.residual.push_back(
         kv::ResidualShare(learned.kept_back[layer], correction.layers[layer], correction.rank));
   }

@@ -2,6 +2,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,7 +29,7 @@ brings reuse nearer to full prefill on the prompts that are kept back.
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
   kvblend calibrate --model model.gguf --data questions.json --first 40 --n 10 --passages 5 --output model.kvcorrection
-  kvblend calibrate --model model.gguf --data long_passages.json short_passages.json --n 26
+  kvblend calibrate --model model.gguf --data long_passages.json short_passages.json --n 26 --passages 5,10
   kvblend calibrate --model model.gguf --corpus docs/ handbook.txt --n 12
   kvblend calibrate --model model.gguf --data questions.json --resume calibration.moments  # may be interrupted
 )";
@@ -39,7 +40,7 @@ struct CalibrateFlags {
   std::vector<std::string> corpus;
   int first = 0;
   int n = 0;
-  int passages = 0;
+  std::vector<int> passages = {0};  // one for all files, or one for each
   bool isolated = false;
   CalibrationOptions options;
   bool json = false;
@@ -51,7 +52,11 @@ absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
   }
   CalibrationCorpus corpus = flags.options.corpus;
   corpus.max_prompts = flags.n;
-  if (flags.passages > 0) corpus.chunks_per_prompt = flags.passages;
+  if (flags.passages.size() != 1) {
+    return absl::InvalidArgumentError(
+        "--passages: several numbers are for the files of --data; a corpus has one");
+  }
+  if (flags.passages[0] > 0) corpus.chunks_per_prompt = flags.passages[0];
   KVBLEND_ASSIGN_OR_RETURN(
       CorpusReader reader,
       CorpusReader::Open({.paths = flags.corpus}, [](const absl::Status& what, int64_t) { return what; }));
@@ -78,6 +83,11 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
                                   std::filesystem::path(flags.corpus.front()).filename().string());
     return options;
   }
+  if (flags.passages.size() != 1 && flags.passages.size() != flags.data.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("--passages has ", flags.passages.size(),
+                                                   " numbers; allowed: one, or one for each of the ",
+                                                   flags.data.size(), " files of --data"));
+  }
   std::vector<std::vector<BenchQuestion>> files;
   size_t longest = 0;
   for (const std::string& path : flags.data) {
@@ -92,19 +102,22 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
   struct Place {
     double at;
     const BenchQuestion* question;
+    int passages;
   };
   std::vector<Place> places;
-  for (const std::vector<BenchQuestion>& questions : files) {
+  for (size_t file = 0; file < files.size(); ++file) {
+    const std::vector<BenchQuestion>& questions = files[file];
+    const int passages = flags.passages[flags.passages.size() == 1 ? 0 : file];
     const size_t last = std::min(end, questions.size());
     for (size_t i = begin; i < last; ++i) {
-      places.push_back(
-          {(static_cast<double>(i - begin) + 0.5) / static_cast<double>(last - begin), &questions[i]});
+      places.push_back({(static_cast<double>(i - begin) + 0.5) / static_cast<double>(last - begin),
+                        &questions[i], passages});
     }
   }
   std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.at < b.at; });
   for (const Place& place : places) {
     v1::GenerateRequest wire;
-    *wire.mutable_prompt() = MakePrompt(*place.question, flags.passages);
+    *wire.mutable_prompt() = MakePrompt(*place.question, place.passages);
     KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
     options.prompts.push_back(std::move(request.prompt));
   }
@@ -122,6 +135,7 @@ OrderedJson ReportToJson(const CalibrationReport& report) {
           {"key_strength", report.key_strength},
           {"by_attention", report.by_attention},
           {"residual", report.residual},
+          {"ranks", report.ranks},
           {"path", report.path},
           {"version", report.version}};
 }
@@ -146,17 +160,18 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   if (flags.json) {
     terminal.PrintJson(ReportToJson(report));
   } else {
-    double residual = 0;
-    for (const double layer : report.residual)
-      residual += layer / static_cast<double>(report.residual.size());
+    const auto mean = [](const auto& layers) {
+      return std::accumulate(layers.begin(), layers.end(), 0.0) / static_cast<double>(layers.size());
+    };
     terminal.out << absl::StreamFormat(
         "fitted on     %d prompts, %d tokens behind other chunks\n"
         "judged on     %d prompts kept back, nothing recomputed\n"
-        "deviation     %.0f%% of K's and V's squared deviation stays, mean over the layers\n"
+        "map           of %.1f directions, mean over the layers\n"
+        "deviation     %.0f%% of K's and V's squared deviation stays, likewise\n"
         "KL from full  %.4f before, %.4f after: %.2fx\n"
         "taken         %s, %.2f of its K's part: these answers are nearest with it\n",
-        report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, 100 * residual,
-        report.kl_before, report.kl_after, report.kl_after / report.kl_before,
+        report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, mean(report.ranks),
+        100 * mean(report.residual), report.kl_before, report.kl_after, report.kl_after / report.kl_before,
         report.by_attention ? "what attention made of the fit" : "the least-squares fit",
         report.key_strength);
     terminal.PrintLine(report.version.empty()
@@ -188,11 +203,17 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--n", flags.n, "Use so many questions of each file, or prompts of a corpus; 0: all")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  app.add_option("--passages", flags.passages, "Passages per prompt; 0: all, of a corpus 5")
+  app.add_option(
+         "--passages", flags.passages,
+         "Passages per prompt, a number for all files of --data or one for each; 0: all, of a corpus 5")
+      ->type_name("K,...")
+      ->delimiter(',')
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--isolated", flags.isolated, "For chunks that are stored without an anchor");
-  app.add_option("--rank", flags.options.rank, "Rank of the map; 0: scale and offset alone")
+  app.add_option(
+         "--rank", flags.options.rank,
+         "Most directions of a layer's map, which has those that are worth their cost; 0: scale and offset alone")
       ->capture_default_str();
   app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
   app.add_option(
