@@ -99,17 +99,15 @@ class RowFetcher {
         v_(v.codes + (row + kBlocksAhead * kRows) * v.row_bytes),
         bytes_(kRows * k.row_bytes),
         step_(RoundUp((bytes_ + steps - 1) / steps, kLine)) {}
-  HWY_INLINE void Step() { FetchUntil(std::min(next_ + step_, bytes_)); }
-  HWY_INLINE void Finish() { FetchUntil(bytes_); }
-
- private:
-  static constexpr int64_t kBlocksAhead = 2, kLine = 64;
-  HWY_INLINE void FetchUntil(int64_t end) {
-    for (; next_ < end; next_ += kLine) {
+  HWY_INLINE void Step() {
+    for (const int64_t end = std::min(next_ + step_, bytes_); next_ < end; next_ += kLine) {
       hwy::Prefetch(k_ + next_);
       hwy::Prefetch(v_ + next_);
     }
   }
+
+ private:
+  static constexpr int64_t kBlocksAhead = 2, kLine = 64;
 
   const std::byte *k_, *v_;
   const int64_t bytes_, step_;
@@ -167,7 +165,6 @@ HWY_INLINE void ProjectOnto(const CorrectionWeights& weights, int64_t rank, Chan
 template <int kRows>
 HWY_INLINE void ProjectRows(const CorrectionWeights& weights, RowFetcher<kRows> fetcher,
                             ChannelTiles<kRows> x, RankTiles<kRows> inner) {
-  if (weights.map_rank == 0) fetcher.Finish();
   for (int64_t rank = 0; rank < weights.map_rank; rank += kLanes) {
     RowFetcher<kRows>* fetches = rank == 0 ? &fetcher : nullptr;
     if (weights.map_rank - rank > kLanes / 2) {
@@ -194,8 +191,7 @@ HWY_INLINE void ExpandTile(const CorrectionWeights& weights, const float* const*
     low[i] = start(channel, _mm256_loadu_si256(of_row), offsets[i]);
     high[i] = start(channel + kLanes, _mm256_loadu_si256(of_row + 1), offsets[i]);
   }
-  // Without a map, of rank 0, up_pairs is null, to which nothing may be added.
-  const uint32_t* up = weights.rank > 0 ? weights.up_pairs + channel : nullptr;
+  const uint32_t* up = weights.up_pairs + channel;
   for (int64_t j = 0; j < weights.map_rank; j += kLanes) {
     const uint32_t* values = inner.At(j / kLanes, 0);
     const int64_t words = std::min(kLanes, weights.map_rank - j) / 2;

@@ -1,4 +1,4 @@
-// Stored KV straight into bf16 pages of layout kRows: decoded, rotated and rounded in registers.
+// Stored KV straight into bf16 pages of layout kRows: decoded, corrected, rotated and rounded in registers.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/load_kv.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -1,4 +1,4 @@
-// Stored KV straight into pages of layout kTiles: decoded, rotated, rounded and brought into their order in
+// Stored KV straight into pages of layout kTiles: decoded, corrected, rotated, rounded and brought into their order in
 // registers. Only processors with AVX512-BF16 have such pages.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/load_tiles.cc"

@@ -217,7 +217,7 @@ void CorrectRows(const CorrectionWeights& weights, int64_t first_token, int64_t 
                  float* x);
 /// Corrects stored rows, a chunk's tokens from `first_token` on, into dense rows of bf16, with products in bf16. Unlike
 /// elsewhere k may be of several groups; its steps and offsets are those of the first. Not of f32 or f16.
-/// REQUIRES: HasBf16Dots(), cols a multiple of 32. k_out, v_out: [rows, cols]
+/// REQUIRES: HasBf16Dots(), a map, cols a multiple of 32. k_out, v_out: [rows, cols]
 void CorrectStoredRowsBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
                            const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
                            uint16_t* v_out);
