@@ -19,8 +19,8 @@
 namespace kvblend::kv {
 
 struct FitOptions {
-  int32_t rank =
-      16;  // 0 .. channels, the most; moments of kDiagonal are fitted without a map, whatever this is
+  /// The most, 0 .. channels; moments of kDiagonal are fitted without a map, whatever this is.
+  int32_t rank = 16;
   double ridge = 0.1;  // of the variances, from any number of pairs; > 0
   /// What the next kRankStep directions must take of a layer's squared deviation to be kept. They cost every prompt the
   /// same in each layer, and are worth more in some than in others.
