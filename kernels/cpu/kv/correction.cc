@@ -34,8 +34,9 @@ std::vector<uint32_t> PairsOfRows(const std::vector<float>& values, int64_t cols
 std::vector<float> InPairOrder(const std::vector<float>& values) {
   std::vector<float> ordered(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    const size_t block = i / 32 * 32, channel = i % 32;
-    ordered[block + channel / 2 + channel % 2 * 16] = values[i];
+    constexpr size_t kPairs = simd::ScaleAndOffset::kPairs;
+    const size_t channel = i % (2 * kPairs);
+    ordered[i - channel + channel / 2 + channel % 2 * kPairs] = values[i];
   }
   return ordered;
 }

@@ -107,8 +107,9 @@ void DequantizeHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, 
 // --- load_kv.cc: sections in bf16, int8, int4 or fp8 into bf16 pages of layout kRows ---
 
 /// A correction without a map (kernels/kv_correction.h), of K's part or of V's: scale * x + offset of the token's place,
-/// rounded to bf16. Of every 32 channels the 16 even ones come first, then the 16 odd ones.
+/// rounded to bf16. Of every kPairs pairs of channels the even ones come first, then the odd ones.
 struct ScaleAndOffset {
+  static constexpr int64_t kPairs = 16;
   const float* scale = nullptr;   // [cols]
   const float* offset = nullptr;  // [kNumKvCorrectionPlaces rows of `stride`]
   int64_t stride = 0;

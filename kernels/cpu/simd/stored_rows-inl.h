@@ -125,9 +125,9 @@ struct SoftwareRounding {
 
 // Channels `pair`.. of what is in order of pairs, as ScaleAndOffset has it.
 HWY_INLINE Pairs LoadInPairOrder(const float* data, size_t pair) {
-  constexpr size_t kBlock = 16;
-  const float* even = data + pair / kBlock * (2 * kBlock) + pair % kBlock;
-  return {hn::LoadU(PairF32(), even), hn::LoadU(PairF32(), even + kBlock)};
+  constexpr size_t kPairs = ScaleAndOffset::kPairs;
+  const float* even = data + pair / kPairs * (2 * kPairs) + pair % kPairs;
+  return {hn::LoadU(PairF32(), even), hn::LoadU(PairF32(), even + kPairs)};
 }
 
 // Rows of K, decoded and, where Rounding is a type, corrected.
