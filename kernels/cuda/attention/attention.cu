@@ -11,33 +11,53 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
+constexpr float kNegativeInfinity = -__builtin_inff();
 
-// A warp puts the splits of one query head of one row together: the output, or the log of the sum.
+// A warp puts the splits of one query head of one row together: the output, or the log of the sum. A lane weighs a split, then
+// holds columns.
 template <bool kStatistics>
 KVBLEND_KERNEL(kThreads, 8)
 MergeSplitsKernel(AttentionParams p) {
   const int64_t index = int64_t{BlockX()} * kWarps + Warp();
   const int64_t per_split = int64_t{p.plan.num_rows} * p.num_heads;
   if (index >= per_split) return;
-  float max = p.workspace.max[index];
-  for (int s = 1; s < p.splits; ++s) max = Max(max, p.workspace.max[s * per_split + index]);
-  float sum = 0;
-  for (int s = 0; s < p.splits; ++s) {
-    sum += p.workspace.sum[s * per_split + index] * Exp2(p.workspace.max[s * per_split + index] - max);
+  const auto max_of = [&](int s) {
+    return s < p.splits ? p.workspace.max[s * per_split + index] : kNegativeInfinity;
+  };
+  float max = kNegativeInfinity, sum = 0;
+  for (int s = Lane(); s < p.splits; s += kWarpSize) max = Max(max, max_of(s));
+  max = WarpMax(max);
+  for (int s = Lane(); s < p.splits; s += kWarpSize) {
+    sum += p.workspace.sum[s * per_split + index] * Exp2(max_of(s) - max);
   }
   const int64_t row = index / p.num_heads, head = index - row * p.num_heads;
-  sum += SinkTerm(p, head, max);
+  sum = WarpSum(sum) + SinkTerm(p, head, max);
   if constexpr (kStatistics) {
     if (Lane() == 0) p.workspace.log_sum[index] = max + Log2(sum);
   } else {
+    constexpr int kColumns = 4;  // of a lane at a time: as many loads are under way
     const int head_dim = p.pages.head_dim;
-    for (int d = Lane(); d < head_dim; d += kWarpSize) {
-      float value = 0;
-      for (int s = 0; s < p.splits; ++s) {
-        const int64_t part = s * per_split + index;
-        value += p.workspace.out[part * head_dim + d] * Exp2(p.workspace.max[part] - max);
+    for (int first = 0; first < head_dim; first += kColumns * kWarpSize) {
+      float values[kColumns] = {};
+      for (int group = 0; group < p.splits; group += kWarpSize) {
+        const float weight = Exp2(max_of(group + Lane()) - max);
+        const int splits = Min(kWarpSize, p.splits - group);
+        for (int s = 0; s < splits; ++s) {
+          const float* part = p.workspace.out + ((group + s) * per_split + index) * head_dim;
+          const float weight_of_split = Shuffle(weight, s);
+          KVBLEND_UNROLL
+          for (int c = 0; c < kColumns; ++c) {
+            const int d = first + c * kWarpSize + Lane();
+            if (d < head_dim) values[c] += part[d] * weight_of_split;
+          }
+        }
       }
-      StoreValue(p.out, p.out_dtype, row * p.out_stride + head * head_dim + d, DivRn(value, sum));
+      for (int c = 0; c < kColumns; ++c) {
+        const int d = first + c * kWarpSize + Lane();
+        if (d < head_dim) {
+          StoreValue(p.out, p.out_dtype, row * p.out_stride + head * head_dim + d, DivRn(values[c], sum));
+        }
+      }
     }
   }
 }

@@ -17,6 +17,8 @@ using kernels::DataType;
 constexpr double kAttentionBound = 0.012;
 // The mass adds up fp32 values of an exponential of products of rounded queries.
 constexpr double kMassBound = 0.012;
+// Sums of squares in fp32, in another order.
+constexpr double kLengthBound = 1e-5;
 
 struct Case {
   std::string what;
@@ -24,12 +26,16 @@ struct Case {
 };
 
 std::vector<Case> Cases(const Sizes& sizes) {
-  std::vector<int32_t> gathered;
-  for (int32_t i = 0; i < sizes.gathered; ++i) {
-    gathered.push_back(static_cast<int32_t>((int64_t{i} + 1) * sizes.tokens / sizes.gathered - 1));
-  }
+  const auto gathered = [&](int32_t rows) {
+    std::vector<int32_t> positions;
+    for (int32_t i = 0; i < rows; ++i) {
+      positions.push_back(static_cast<int32_t>((int64_t{i} + 1) * sizes.tokens / rows - 1));
+    }
+    return positions;
+  };
   return {{"prefill", Range(0, sizes.tokens)},
-          {"gathered", gathered},
+          {"gathered", gathered(sizes.gathered)},
+          {"gathered", gathered(sizes.gathered / 3)},
           {"question", Range(sizes.tokens - sizes.question, sizes.tokens)},
           {"decode", Range(sizes.tokens - 1, sizes.tokens)}};
 }
@@ -90,6 +96,21 @@ class AttentionBench {
     return bench_.Add(work, attend);
   }
 
+  absl::Status ValueLengths() {
+    const Sizes& sizes = bench_.sizes();
+    KVBLEND_ASSIGN_OR_RETURN(Mirror lengths, Mirror::Zeros(bench_, DataType::kF32, 1, sizes.tokens));
+    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv_.Plan(bench_, Range(sizes.tokens - 1, sizes.tokens)));
+    const Work work = {
+        .operation = "ValueLengths",
+        .shape = absl::StrCat(sizes.tokens, " tokens, ", sizes.num_kv_heads, " kv heads of ", sizes.head_dim),
+        .bytes = KvBytes(sizes) / 2 + sizes.tokens * 4.0,
+        .error_bound = kLengthBound,
+    };
+    return bench_.Compare(work, lengths, [&](const Side& on) {
+      return on.backend.ValueLengths(on.stream, plan.On(on), kv_.On(on), lengths.On(on));
+    });
+  }
+
   absl::Status Mass(const Case& test) {
     const Sizes& sizes = bench_.sizes();
     const auto rows = static_cast<int64_t>(test.positions.size());
@@ -133,7 +154,7 @@ absl::Status MeasureAttention(Bench& bench) {
     KVBLEND_RETURN_IF_ERROR(attention.Attention(test));
     if (test.what == "question") KVBLEND_RETURN_IF_ERROR(attention.Mass(test));
   }
-  return absl::OkStatus();
+  return attention.ValueLengths();
 }
 
 }  // namespace kvblend::gpu_bench

@@ -23,7 +23,7 @@ namespace {
 struct Options {
   int device = 0;
   bool tiny = false;
-  bool operations = true;
+  std::vector<std::string> operations = {"attention", "movement", "linear"};
   std::string out = "-";
   std::vector<ModelShape> models = KnownShapes();
 };
@@ -39,7 +39,12 @@ Options Parse(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember(known));
-  app.add_flag("!--no-operations", options.operations, "models only")->disable_flag_override();
+  std::vector<std::string> kinds = options.operations;
+  kinds.push_back("none");
+  app.add_option("--operations", options.operations, "which kinds are measured (default: all); or none")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->check(CLI::IsMember(kinds));
   app.add_flag("--tiny", options.tiny,
                "shapes that the emulated device is through with in seconds; the times then say nothing")
       ->disable_flag_override();
@@ -86,10 +91,12 @@ absl::Status Run(const Options& options) {
     }
     return write();
   };
-  if (options.operations) {
-    KVBLEND_RETURN_IF_ERROR(run("attention", [&] { return MeasureAttention(*bench); }));
-    KVBLEND_RETURN_IF_ERROR(run("movement", [&] { return MeasureMovement(*bench); }));
-    KVBLEND_RETURN_IF_ERROR(run("linear", [&] { return MeasureLinear(*bench); }));
+  const std::pair<std::string, absl::Status (*)(Bench&)> kinds[] = {
+      {"attention", MeasureAttention}, {"movement", MeasureMovement}, {"linear", MeasureLinear}};
+  for (const auto& [kind, measure] : kinds) {
+    if (std::find(options.operations.begin(), options.operations.end(), kind) == options.operations.end())
+      continue;
+    KVBLEND_RETURN_IF_ERROR(run(kind, [&] { return measure(*bench); }));
   }
   for (const ModelShape& shape : options.models) {
     KVBLEND_RETURN_IF_ERROR(run(shape.name, [&]() -> absl::Status {

@@ -6,7 +6,8 @@
 
 namespace kvblend::gpu_bench {
 
-/// SelectiveAttention of a whole prompt, of gathered rows, of one token and of a question; AttentionMass.
+/// SelectiveAttention of a whole prompt, of gathered rows, of one token and of a question; AttentionMass;
+/// ValueLengths.
 absl::Status MeasureAttention(Bench& bench);
 /// KvLoad and KvScatter, and what is bound by memory: norms, rotation, activation, deviation, gathering.
 absl::Status MeasureMovement(Bench& bench);
