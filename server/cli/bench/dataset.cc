@@ -38,6 +38,9 @@ absl::StatusOr<BenchQuestion> ParseQuestion(const Json& object, size_t index) {
   if (object.contains("cue")) {
     KVBLEND_ASSIGN_OR_RETURN(result.cue, StringAt(object, "cue", index));
   }
+  if (object.contains("system")) {
+    KVBLEND_ASSIGN_OR_RETURN(result.system_text, StringAt(object, "system", index));
+  }
   const auto answers = object.find("answers");
   if (answers == object.end() || !answers->is_array() || answers->empty()) {
     return Bad(index, "'answers' must be a list of at least one string");
@@ -102,7 +105,7 @@ std::string HashOf(const BenchQuestion& question, int max_passages) {
 
 v1::Prompt MakePrompt(const BenchQuestion& question, int max_passages) {
   v1::Prompt prompt;
-  prompt.set_system_text(kSystemText);
+  prompt.set_system_text(question.system_text.empty() ? kSystemText : question.system_text);
   prompt.set_lead_in(kLeadIn);
   const size_t available = question.passages.size();
   const size_t count = max_passages > 0 ? std::min<size_t>(max_passages, available) : available;

@@ -20,11 +20,12 @@ struct BenchQuestion {
   std::vector<std::string> answers;  // at least one; the first is the one whose likelihood is measured
   std::vector<Passage> passages;     // at least one
   std::string cue = {};              // ends the prompt, for models that write on; mostly empty
+  std::string system_text = {};      // in place of the bench's own; mostly empty
 };
 
 /// Reads a JSON list of {question, answers[], ctxs: [{title, text}]}, the form in which the CacheBlend
-/// authors published their data, with "cue" beside them if need be. Other keys are ignored. kNotFound: no such file; kInvalidArgument: anything
-/// else that is wrong, with the question's index and the key.
+/// authors published their data, with "cue" and "system" beside them if need be. Other keys are ignored. kNotFound: no such
+/// file; kInvalidArgument: anything else that is wrong, with the question's index and the key.
 absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path);
 absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json);
 

@@ -7,12 +7,14 @@ other chunk formats and over longer answers than it is usually measured at.
 
 First the correction is fitted on the questions of --fit from --first on (--correction FILE takes one that is there), then
 each case asks the first --n questions of every file. A case is a number of passages, 0 for all, and behind it what
-differs from the usual: n questions, the format of stored chunks, over how many of full prefill's tokens KL is the mean.
-Each row is measured as the chunks are stored and with the correction, against CacheBlend as published on the same
-questions. What is fitted and measured stays in FOLDER, question by question, so the same command goes on after any end;
+differs from the usual: n questions, the format of stored chunks, over how many of full prefill's tokens KL is the mean,
+or join=K: behind a question's own passages stand those of the next K - 1. Each row of --rows is measured as the chunks are
+stored and with the correction, against CacheBlend as published on the same questions; --system has them asked with
+another system text than the correction was fitted behind. What is fitted and measured stays in FOLDER, question by question, so the same command goes on after any end;
 FOLDER/corrections.md has the tables, --table only writes them.
 """
 import argparse
+import hashlib
 import json
 import pathlib
 import re
@@ -31,22 +33,42 @@ class Case:
 
     def __init__(self, text):
         passages, _, rest = text.partition(":")
-        self.n, self.format, self.tokens = None, "int8", 16
+        self.n, self.format, self.tokens, self.join = None, "int8", 16, 1
         try:
             self.passages = int(passages)
             for part in filter(None, rest.split(",")):
                 key, value = part.split("=")
-                if key not in ("n", "format", "tokens"):
+                if key not in ("n", "format", "tokens", "join"):
                     raise ValueError
                 setattr(self, key, value if key == "format" else int(value))
         except ValueError:
             raise argparse.ArgumentTypeError(
-                f"'{text}'; allowed: PASSAGES[:KEY=VALUE,...] with n, format and tokens") from None
-        self.name = re.sub(r"[^a-z0-9]+", "-", f"{self.passages}-{self.format}-{self.tokens}")
+                f"'{text}'; allowed: PASSAGES[:KEY=VALUE,...] with n, format, tokens and join") from None
+        self.name = re.sub(r"[^a-z0-9]+", "-", f"{self.passages}-{self.format}-{self.tokens}" + (f"-join{self.join}" if self.join > 1 else ""))
 
     def title(self) -> str:
         passages = f"{self.passages} passages" if self.passages else "all passages"
-        return f"{passages}, {self.format} chunks, KL over {self.tokens} tokens"
+        joined = f" of {self.join} questions" if self.join > 1 else ""
+        return f"{passages}{joined}, {self.format} chunks, KL over {self.tokens} tokens"
+
+    def data(self, options) -> list:
+        """The questions as this case asks them: the files themselves, or copies under the same names."""
+        if self.join == 1 and not options.system:
+            return options.data
+        folder = options.folder / f"data-join{self.join}-{digest(options.system)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in options.data:
+            questions = json.loads(path.read_text(encoding="utf-8"))
+            changed = [{**question, "ctxs": sum(((questions[(i + k) % len(questions)])["ctxs"] for k in range(self.join)), [])}
+                       for i, question in enumerate(questions)]
+            if options.system:
+                changed = [{**question, "system": options.system} for question in changed]
+            (folder / path.name).write_text(json.dumps(changed), encoding="utf-8")
+        return [folder / path.name for path in options.data]
+
+
+def digest(text) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def fit(options):
@@ -59,16 +81,19 @@ def fit(options):
 
 
 def results_file(options, case) -> pathlib.Path:
-    return options.folder / f"{options.model.name}.corrections.{case.name}.jsonl"
+    # Results of other rows or prompts cannot stand in one file.
+    what = [] if options.rows == ROWS else [digest(",".join(options.rows))]
+    what += [digest(options.system)] if options.system else []
+    return options.folder / ".".join([options.model.name, "corrections", case.name, *what, "jsonl"])
 
 
 def measure(options, case):
-    rows = [f"{row}{kind}" for row in ROWS for kind in ("", ":uncorrected")]
+    rows = [f"{row}{kind}" for row in options.rows for kind in ("", ":uncorrected")]
     command = [support.need_binary(options.bin, "kvblend"), "bench", "--model", options.model, "--no-self-check",
                "--threads", options.threads, "--correction", options.correction, "--chunk-format", case.format,
                "--rows", ",".join(rows), "--against", AGAINST, "--measure", "kl", "--kl-tokens", case.tokens,
                "--n", case.n or options.n, "--reference-cache", options.folder / "references",
-               "--resume", results_file(options, case), "--data", *options.data]
+               "--resume", results_file(options, case), "--data", *case.data(options)]
     if case.passages:
         command += ["--passages", case.passages]
     print(f"{case.title()}: {case.n or options.n} questions of each file", flush=True)
@@ -87,7 +112,8 @@ def row_lines(rows) -> list:
         before = kept.get((mode, policy, ratio, anchored, False))
         if not corrected or before is None:
             continue
-        lines.append(["nothing" if mode == "reuse" else f"`{policy}` {ratio:g}", after["n"], f"{before['kl_mean']:.4f}",
+        share = "" if ratio is None else f" {ratio:g}"
+        lines.append(["nothing" if mode == "reuse" else f"`{policy}`{share}", after["n"], f"{before['kl_mean']:.4f}",
                       with_interval(after["kl_mean"], after["ci95"]["kl_mean"], 4), f"{after['kl_median']:.4f}",
                       f"{after['kl_mean'] / before['kl_mean']:.2f}", f"{before['against']['kl_ratio']:.2f}",
                       with_interval(after["against"]["kl_ratio"], after["against"]["ci95"]["kl_ratio"], 2),
@@ -130,6 +156,8 @@ def parse_arguments():
     parser.add_argument("--first", type=int, default=24, help="of each file of --fit, the first to fit on (default: %(default)s)")
     parser.add_argument("--data", type=pathlib.Path, nargs="+", required=True, help="questions to ask")
     parser.add_argument("--n", type=int, default=24, help="questions of each file (default: %(default)s)")
+    parser.add_argument("--rows", nargs="+", default=ROWS, help="as kvblend bench has them (default: %(default)s)")
+    parser.add_argument("--system", default="", metavar="TEXT", help="system text to ask with (default: kvblend bench's own)")
     parser.add_argument("--case", type=Case, action="append", help=f"repeat for more (default: {' '.join(DEFAULT_CASES)})")
     support.add_table_arguments(parser)
     options = parser.parse_args()

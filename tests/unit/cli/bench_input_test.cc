@@ -45,6 +45,16 @@ TEST(DatasetTest, ACueEndsThePromptAndMakesAnotherQuestion) {
   EXPECT_NE(HashOf(questions->front(), 0), HashOf(questions->back(), 0));
 }
 
+TEST(DatasetTest, ASystemTextTakesThePlaceOfTheBenchsOwn) {
+  const auto questions = ParseQuestions(R"([
+      {"question": "Who?", "answers": ["She"], "ctxs": [{"title": "T", "text": "One."}]},
+      {"question": "Who?", "system": "Be brief.", "answers": ["She"], "ctxs": [{"title": "T", "text": "One."}]}])");
+  ASSERT_TRUE(questions.ok()) << questions.status();
+  EXPECT_THAT(MakePrompt(questions->front(), 0).system_text(), HasSubstr("helpful"));
+  EXPECT_EQ(MakePrompt(questions->back(), 0).system_text(), "Be brief.");
+  EXPECT_NE(HashOf(questions->front(), 0), HashOf(questions->back(), 0));
+}
+
 TEST(DatasetTest, ErrorsNameQuestionAndKey) {
   const auto message = [](const char* json) {
     const auto questions = ParseQuestions(json);
@@ -57,6 +67,8 @@ TEST(DatasetTest, ErrorsNameQuestionAndKey) {
   EXPECT_THAT(message("[7]"), HasSubstr("question 0"));
   EXPECT_THAT(message(R"([{"answers": ["a"], "ctxs": []}])"), HasSubstr("'question'"));
   EXPECT_THAT(message(R"([{"question": "q", "cue": 1, "answers": ["a"], "ctxs": []}])"), HasSubstr("'cue'"));
+  EXPECT_THAT(message(R"([{"question": "q", "system": [], "answers": ["a"], "ctxs": []}])"),
+              HasSubstr("'system'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": [], "ctxs": []}])"), HasSubstr("'answers'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": [1], "ctxs": []}])"), HasSubstr("'answers'"));
   EXPECT_THAT(message(R"([{"question": "q", "answers": ["a"], "ctxs": []}])"), HasSubstr("'ctxs'"));

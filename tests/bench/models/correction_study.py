@@ -1,0 +1,283 @@
+#!/usr/bin/env python3
+"""What else could correct stored KV: a table of docs/quality.md, "What a token does not know". Needs numpy.
+
+    correction_pairs MODEL.gguf FOLDER --data musique_dev.json hotpotqa_dev.json --passages 5 --layers 3,8,13,18,23,28 --first 24
+    tests/bench/models/correction_study.py FOLDER
+
+Each row is fitted to the pairs of four questions of five and judged on those of the fifth, which share no prompt with
+them. What counts is the share of the squared deviation that stays, K's and V's channels each on their own and then
+averaged, pairs weighted as kvblend's own fit weighs them, mean over the layers; behind it that of each layer. Maps are
+ridge regressions about the means of the eight places in a chunk, as in engine/kv/correction_fit.h, with other inputs
+beside a token's stored K and V:
+
+  tokens before     the logarithm of how many stand before the chunk, and its product with K and V; behind kvblend's own
+                    map only an offset and a scale per channel that grow with it, which would cost a prompt nothing
+  what is before    the mean of stored K and V of the chunks in front
+  random features   the positive parts of random mixtures of K and V: what a nonlinear map of one hidden layer could add
+  hidden layer      such a map of its own, trained (Adam) on what the linear map leaves, for as many passes as were best for
+                    prompts that it did not see
+
+The last row is fitted to the pairs that it is judged on: no linear map of a token's own K and V leaves less.
+"""
+import argparse
+import json
+import pathlib
+
+import numpy as np
+
+RIDGE = 0.1
+RANK = 16
+PLACES = (1, 4, 16, 64, 128, 256, 512)  # kernels/kv_correction_place.h
+RANDOM_FEATURES = 1024
+HIDDEN, PASSES, PATIENCE, BATCH, RATE = 256, 30, 4, 512, 1e-3
+
+
+class Pairs:
+    """One layer's: x as stored, d what full prefill adds to it."""
+
+    def __init__(self, x, d, weights, place, begin, before):
+        self.x, self.d, self.weights, self.place, self.begin, self.before = x, d, weights, place, begin, before
+
+    def where(self, chosen):
+        return Pairs(*(values[chosen] for values in
+                       (self.x, self.d, self.weights, self.place, self.begin, self.before)))
+
+
+class Folder:
+    def __init__(self, path):
+        self.path = path
+        with open(path / "pairs.json", encoding="utf-8") as file:
+            self.about = json.load(file)
+        self.channels = self.about["channels"]
+        pairs, chunks = np.array(self.about["pairs"]), np.array(self.about["chunks"])
+        questions = np.array(self.about["prompts"])[:, 1]
+        self.chunk, self.place = pairs[:, 0], np.searchsorted(PLACES, pairs[:, 1], side="right")
+        self.begin = chunks[self.chunk, 1]
+        self.question = questions[chunks[self.chunk, 0]]
+
+    def read(self, name, *shape):
+        return np.fromfile(self.path / name, dtype="<f4").reshape(-1, *shape)
+
+    def layer(self, layer):
+        x = self.read(f"{layer}.stored", self.channels)
+        fresh = self.read(f"{layer}.fresh", self.channels)
+        before = self.read(f"{layer}.before", self.channels)[self.chunk]
+        return Pairs(x, fresh - x, self.read(f"{layer}.weights"), self.place, self.begin, before)
+
+
+class Means:
+    """Of each place, weighted."""
+
+    def __init__(self, pairs, values, by_place=True):
+        self.by_place = by_place
+        everything = np.average(values, axis=0, weights=pairs.weights + 1e-12)
+        self.means = np.tile(everything, (len(PLACES) + 1, 1))
+        for place in range(len(PLACES) + 1) if by_place else ():
+            at = pairs.place == place
+            if pairs.weights[at].sum() > 0:
+                self.means[place] = np.average(values[at], axis=0, weights=pairs.weights[at])
+
+    def of(self, pairs):
+        return self.means[pairs.place]
+
+
+def ridge(pairs, inputs, targets):
+    """[inputs, targets] of values about their means."""
+    weighted = inputs * pairs.weights[:, None]
+    squares, products = weighted.T @ inputs, weighted.T @ targets
+    more = RIDGE + 2 * inputs.shape[1] / len(inputs)
+    diagonal = np.diag(squares).copy()
+    squares[np.diag_indices_from(squares)] += more * diagonal + 1e-6 * diagonal.mean() + 1e-12
+    return np.linalg.solve(squares, products)
+
+
+class Linear:
+    """A ridge regression of d on features(pairs)."""
+
+    def __init__(self, pairs, features, by_place=True):
+        self.features = features
+        inputs = features(pairs)
+        self.input_means, self.means = Means(pairs, inputs, by_place), Means(pairs, pairs.d, by_place)
+        self.map = ridge(pairs, inputs - self.input_means.of(pairs), pairs.d - self.means.of(pairs))
+
+    def __call__(self, pairs):
+        return self.means.of(pairs) + (self.features(pairs) - self.input_means.of(pairs)) @ self.map
+
+
+class Offset:
+    def __init__(self, pairs, by_place=True):
+        self.means = Means(pairs, pairs.d, by_place)
+
+    def __call__(self, pairs):
+        return self.means.of(pairs)
+
+
+class LowRank(Linear):
+    """Scale, offset, and the directions in which the rest of the linear map varies most."""
+
+    def __init__(self, pairs, rank):
+        super().__init__(pairs, lambda p: p.x)
+        x = pairs.x - self.input_means.of(pairs)
+        d = pairs.d - self.means.of(pairs)
+        weighted = x * pairs.weights[:, None]
+        variances = (weighted * x).sum(0)
+        scale = np.diag((weighted * d).sum(0) / ((1 + RIDGE + 2 / len(x)) * variances))
+        rest = self.map - scale
+        values, vectors = np.linalg.eigh(weighted.T @ x)
+        root = vectors * np.sqrt(np.maximum(values, 0))
+        _, _, directions = np.linalg.svd(root.T @ rest, full_matrices=False)
+        self.map = scale + rest @ directions[:rank].T @ directions[:rank]
+
+
+class ByTokensBefore:
+    """What another correction leaves, by an offset and a scale per channel that grow with the tokens before."""
+
+    def __init__(self, pairs, correction):
+        self.correction = correction
+        self.tokens = np.average(log_tokens(pairs), weights=pairs.weights[:, None])
+        self.input_means = Means(pairs, pairs.x)
+        left = pairs.d - correction(pairs)
+        features = self.features(pairs)
+        weights = pairs.weights[:, None]
+        products = np.array([(weights * feature * left).sum(0) for feature in features])
+        squares = np.array([[(weights * a * b).sum(0) for b in features] for a in features])
+        squares[range(len(features)), range(len(features))] *= 1 + RIDGE + 2 / len(left)
+        self.factors = np.linalg.solve(squares.transpose(2, 0, 1), products.T[:, :, None])[:, :, 0].T
+
+    def features(self, pairs):
+        tokens = log_tokens(pairs) - self.tokens
+        return tokens * np.ones_like(pairs.x), tokens * (pairs.x - self.input_means.of(pairs))
+
+    def __call__(self, pairs):
+        return self.correction(pairs) + sum(factor * feature
+                                            for factor, feature in zip(self.factors, self.features(pairs)))
+
+
+class HiddenLayer:
+    """d = linear(x) + relu(z a + b) c, z being x about its means in units of its deviations."""
+
+    def __init__(self, pairs, questions, linear, seed=1):
+        self.linear = linear
+        random = np.random.default_rng(seed)
+        left = pairs.d - linear(pairs)
+        self.input_means = Means(pairs, pairs.x)
+        z = pairs.x - self.input_means.of(pairs)
+        self.scale = np.sqrt(np.average(z * z, axis=0, weights=pairs.weights)) + 1e-6
+        # Both halves count alike, as they do where they are judged.
+        half = pairs.d.shape[1] // 2
+        power = np.average(pairs.d * pairs.d, axis=0, weights=pairs.weights)
+        self.unit = np.repeat(np.sqrt([power[:half].mean(), power[half:].mean()]), half).astype(np.float32)
+        z, left = (z / self.scale).astype(np.float32), (left / self.unit).astype(np.float32)
+        weights = pairs.weights / pairs.weights.mean()
+        unseen = questions % 5 == 3
+        self.parts = [(random.standard_normal((z.shape[1], HIDDEN)) / np.sqrt(z.shape[1])).astype(np.float32),
+                      np.zeros(HIDDEN, np.float32), np.zeros((HIDDEN, z.shape[1]), np.float32)]
+        best, self.passes = [part.copy() for part in self.parts], 0
+        least = self.loss(z[unseen], left[unseen], weights[unseen])
+        first, second, step = [0, 0, 0], [0, 0, 0], 0
+        seen = np.flatnonzero(~unseen)
+        for epoch in range(PASSES):
+            for batch in np.array_split(random.permutation(seen), max(1, len(seen) // BATCH)):
+                step += 1
+                gradients = self.gradients(z[batch], left[batch], weights[batch])
+                for i, gradient in enumerate(gradients):
+                    first[i] = 0.9 * first[i] + 0.1 * gradient
+                    second[i] = 0.999 * second[i] + 0.001 * gradient ** 2
+                    move = first[i] / (1 - 0.9 ** step) / (np.sqrt(second[i] / (1 - 0.999 ** step)) + 1e-8)
+                    self.parts[i] -= RATE * (move + 0.01 * self.parts[i])
+            loss = self.loss(z[unseen], left[unseen], weights[unseen])
+            if loss < least:
+                best, least, self.passes = [part.copy() for part in self.parts], loss, epoch + 1
+            elif epoch + 1 - self.passes >= PATIENCE:
+                break
+        self.parts = best
+
+    def added(self, z):
+        return np.maximum(z @ self.parts[0] + self.parts[1], 0) @ self.parts[2]
+
+    def loss(self, z, left, weights):
+        return float((weights[:, None] * (left - self.added(z)) ** 2).mean())
+
+    def gradients(self, z, left, weights):
+        hidden = np.maximum(z @ self.parts[0] + self.parts[1], 0)
+        error = (hidden @ self.parts[2] - left) * (weights[:, None] / len(z))
+        back = (error @ self.parts[2].T) * (hidden > 0)
+        return z.T @ back, back.sum(0), hidden.T @ error
+
+    def __call__(self, pairs):
+        z = ((pairs.x - self.input_means.of(pairs)) / self.scale).astype(np.float32)
+        return self.linear(pairs) + self.added(z) * self.unit
+
+
+def stays(pairs, correction):
+    """Share of the squared deviation."""
+    half = pairs.d.shape[1] // 2
+
+    def power(values):
+        return (pairs.weights[:, None] * values.astype(np.float64) ** 2).sum(0)
+
+    left, whole = power(pairs.d - correction(pairs)), power(pairs.d)
+    return (left[:half].sum() / whole[:half].sum() + left[half:].sum() / whole[half:].sum()) / 2
+
+
+def log_tokens(pairs):
+    """About 0 where 1,100 tokens stand before, so that ridge tells what goes with it from what does not."""
+    return np.log(np.maximum(pairs.begin, 1))[:, None].astype(np.float32) - 7
+
+
+def by_tokens_before(pairs):
+    tokens = log_tokens(pairs)
+    return np.hstack([pairs.x, tokens, pairs.x * tokens])
+
+
+def random_features(channels, scale):
+    random = np.random.default_rng(1)
+    mix = (random.standard_normal((channels, RANDOM_FEATURES)) / np.sqrt(channels)).astype(np.float32)
+    shift = random.standard_normal(RANDOM_FEATURES).astype(np.float32)
+    return lambda pairs: np.hstack([pairs.x, np.maximum(pairs.x / scale @ mix + shift, 0)])
+
+
+def rows(fitted, judged, questions):
+    """Name and correction, one after the other: only what is asked for is fitted."""
+    def own(pairs):
+        return pairs.x
+
+    linear = Linear(fitted, own)
+    scale = fitted.x.std(0) + 1e-6
+    yield "offset", Offset(fitted, by_place=False)
+    yield "offset of each place in the chunk", Offset(fitted)
+    yield "scale, and offset of each place", LowRank(fitted, 0)
+    kvblends = LowRank(fitted, RANK)
+    yield f"and {RANK} directions (kvblend)", kvblends
+    yield "kvblend's, scale and offset by tokens before", ByTokensBefore(fitted, kvblends)
+    yield "linear map, one offset for all places", Linear(fitted, own, by_place=False)
+    yield "linear map, offset of each place", linear
+    yield "linear map, and tokens before", Linear(fitted, by_tokens_before)
+    yield "linear map, and what is before", Linear(fitted, lambda pairs: np.hstack([pairs.x, pairs.before]))
+    yield "linear map, and random features", Linear(fitted, random_features(fitted.x.shape[1], scale))
+    yield "linear map, and a hidden layer", HiddenLayer(fitted, questions, linear)
+    yield "linear map fitted to the pairs judged on", Linear(judged, own)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, help="what correction_pairs wrote")
+    options = parser.parse_args()
+    folder = Folder(options.folder)
+    is_judged = folder.question % 5 == 4
+    if is_judged.all() or not is_judged.any():
+        parser.error("the pairs are of too few questions: one of five is kept back")
+    table = {}
+    for layer in folder.about["layers"]:
+        pairs = folder.layer(layer)
+        for name, correction in rows(pairs.where(~is_judged), pairs.where(is_judged), folder.question[~is_judged]):
+            table.setdefault(name, []).append(stays(pairs.where(is_judged), correction))
+    print(f"{(~is_judged).sum()} pairs fitted, {is_judged.sum()} judged\n")
+    print("| | stays | " + " | ".join(f"layer {layer}" for layer in folder.about["layers"]) + " |")
+    print("|---|--:|" + "--:|" * len(folder.about["layers"]))
+    for name, shares in table.items():
+        print(f"| {name} | {np.mean(shares):.1%} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+
+
+if __name__ == "__main__":
+    main()
