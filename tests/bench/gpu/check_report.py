@@ -71,7 +71,7 @@ def main(binary, arguments):
     done = subprocess.run([binary, *(arguments or ["--tiny"])], capture_output=True, text=True, check=False)
     check(done.returncode == 0, f"ended with {done.returncode}: {done.stderr}")
     check_report(json.loads(done.stdout))
-    for wrong in ("--tiny=1", "--models=Nobody-7B", "--device=first"):
+    for wrong in ("--tiny=1", "--models=Nobody-7B", "--operations=Nothing", "--device=first"):
         done = subprocess.run([binary, wrong], capture_output=True, text=True, check=False)
         name = wrong.strip("-").partition("=")[0]
         check(done.returncode == 2 and name in done.stderr, f"{wrong}: accepted, or refused without a word")
