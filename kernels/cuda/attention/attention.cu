@@ -11,7 +11,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr float kNegativeInfinity = -__builtin_inff();
 
 // A warp puts the splits of one query head of one row together: the output, or the log of the sum. A lane weighs a split, then
 // holds columns.

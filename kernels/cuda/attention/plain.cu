@@ -10,12 +10,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
-constexpr float kNegativeInfinity = -__builtin_inff();
-
-KVBLEND_DEVICE int FirstVisible(const AttentionParams& p, int position) {
-  return p.sliding_window == 0 ? 0 : Max(0, position - p.sliding_window + 1);
-}
-
 // A warp takes one query head of one row; a lane one key at a time, then columns of the values.
 template <bool kStatistics>
 KVBLEND_KERNEL(kThreads, 4)

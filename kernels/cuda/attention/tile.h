@@ -17,7 +17,6 @@
 namespace kvblend::kernels::cuda {
 
 inline constexpr int kAttentionThreads = 128;
-inline constexpr float kNegativeInfinity = -__builtin_inff();
 
 /// Which sequence a block's tile belongs to, when sequence s has CeilDiv(items(s), tile_size) tiles.
 struct TileOwner {
@@ -52,10 +51,6 @@ struct RowTile {
   int max_position;
   int first_visible;  // the first key that any of its rows sees
 };
-
-KVBLEND_DEVICE int FirstVisible(const AttentionParams& p, int position) {
-  return p.sliding_window == 0 ? 0 : Max(0, position - p.sliding_window + 1);
-}
 
 /// `rows`: of a tile.
 KVBLEND_DEVICE RowTile MakeRowTile(const AttentionParams& p, int sequence, int tile, int kv_head, int rows) {

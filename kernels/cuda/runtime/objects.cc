@@ -201,8 +201,8 @@ AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pa
   shape.row_tiles = shape.is_tall ? tall : count_tiles(kRowTile);
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
   // Few queries make few blocks: their keys are shared out until there are about two for each
-  // multiprocessor, but a block keeps one or two tiles of keys at least. Gathered rows, which are more, see keys of very
-  // different numbers: with four each, what ends early takes another.
+  // multiprocessor, but a block keeps one or two tiles of keys at least. Where there is about one for each already, they are of
+  // gathered rows or of many answers, which see very different numbers of keys: four each even that out.
   const int64_t blocks = std::max<int64_t>(shape.row_tiles * pages.num_kv_heads, 1);
   const bool is_uneven = 2 * blocks >= num_multiprocessors && blocks < 2 * num_multiprocessors;
   const int64_t wanted = CeilDiv(int64_t{is_uneven ? 4 : 2} * num_multiprocessors, blocks);
