@@ -26,7 +26,7 @@ struct Sizes {
   int32_t hidden_dim = 4096;
   int32_t ffn_dim = 14336;
   int32_t tokens = 6000;   // of the prompt
-  int32_t gathered = 900;  // recomputed ones
+  int32_t gathered = 900;  // recomputed at 15%; a third of them at 5%
   int32_t question = 30;
   int32_t page_size = 64;
   int32_t repetitions = 21;                   // of which the median counts

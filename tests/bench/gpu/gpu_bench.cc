@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -20,10 +21,17 @@
 namespace kvblend::gpu_bench {
 namespace {
 
+struct Kind {
+  const char* name;
+  absl::Status (*measure)(Bench& bench);
+};
+constexpr Kind kOperations[] = {
+    {"attention", MeasureAttention}, {"movement", MeasureMovement}, {"linear", MeasureLinear}};
+
 struct Options {
   int device = 0;
   bool tiny = false;
-  std::vector<std::string> operations = {"attention", "movement", "linear"};
+  std::vector<std::string> operations;  // names of kOperations
   std::string out = "-";
   std::vector<ModelShape> models = KnownShapes();
 };
@@ -39,6 +47,7 @@ Options Parse(int argc, char** argv) {
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::IsMember(known));
+  for (const Kind& kind : kOperations) options.operations.push_back(kind.name);
   std::vector<std::string> kinds = options.operations;
   kinds.push_back("none");
   app.add_option("--operations", options.operations, "which kinds are measured (default: all); or none")
@@ -91,12 +100,10 @@ absl::Status Run(const Options& options) {
     }
     return write();
   };
-  const std::pair<std::string, absl::Status (*)(Bench&)> kinds[] = {
-      {"attention", MeasureAttention}, {"movement", MeasureMovement}, {"linear", MeasureLinear}};
-  for (const auto& [kind, measure] : kinds) {
-    if (std::find(options.operations.begin(), options.operations.end(), kind) == options.operations.end())
-      continue;
-    KVBLEND_RETURN_IF_ERROR(run(kind, [&] { return measure(*bench); }));
+  for (const Kind& kind : kOperations) {
+    if (absl::c_linear_search(options.operations, kind.name)) {
+      KVBLEND_RETURN_IF_ERROR(run(kind.name, [&] { return kind.measure(*bench); }));
+    }
   }
   for (const ModelShape& shape : options.models) {
     KVBLEND_RETURN_IF_ERROR(run(shape.name, [&]() -> absl::Status {
