@@ -147,6 +147,15 @@ def add_table_arguments(parser) -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing, write the table")
 
 
+def changed_questions(paths, folder, change) -> list:
+    """Copies of data files in `folder`, under the same names, with change(questions) in place of a file's questions."""
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = [folder / path.name for path in paths]
+    for path, copy in zip(paths, copies):
+        copy.write_text(json.dumps(change(json.loads(path.read_text(encoding="utf-8")))), encoding="utf-8")
+    return copies
+
+
 def write_whole(path, text) -> None:
     """The file is the old one or the new one, whenever this ends."""
     temporary = path.with_name(f"{path.name}.partial")

@@ -5,8 +5,8 @@
 //   L.stored, L.fresh    f32 [pairs, channels]: K before RoPE and V, as stored and as full prefill has them
 //   L.weights            f32 [pairs]: what the fit counts a pair, times the tokens that it stands for
 //   L.before             f32 [chunks, channels]: the mean of what is stored of all chunks in front of it
-// and pairs.json: what was asked, the number of channels, [file, question] of each prompt, [prompt, begin] of each chunk, and
-// [chunk, token] of each pair.
+// and pairs.json: what was asked, the number of channels, what kvblend's own fit would take (rank, ridge), [file, question] of
+// each prompt, [prompt, begin] of each chunk, and [chunk, place] of each pair (kernels/kv_correction_place.h).
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -19,11 +19,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/kv/correction_fit.h"
 #include "engine/kv/pair_moments.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/calibration/placed_prompt.h"
 #include "engine/serve/sequences/prompt_runner.h"
+#include "kernels/kv_correction_place.h"
 #include "nlohmann/json.hpp"
 #include "server/cli/bench/dataset.h"
 #include "server/convert/requests.h"
@@ -125,6 +127,9 @@ class PairWriter {
                                            {"passages", options_.passages},
                                            {"layers", options_.layers},
                                            {"channels", channels_},
+                                           {"places", kernels::kNumKvCorrectionPlaces},
+                                           {"rank", kv::FitOptions().rank},
+                                           {"ridge", kv::FitOptions().ridge},
                                            {"prompts", prompts_},
                                            {"chunks", chunks_},
                                            {"pairs", pairs_}};
@@ -150,7 +155,9 @@ class PairWriter {
       for (const int32_t token : chunk.tokens) {
         const bool stands_for_others = token >= kFirstTokens;
         if (stands_for_others && token % options_.every != 0) continue;
-        if (is_first) pairs_.push_back({static_cast<int64_t>(chunks_.size()) - 1, token});
+        if (is_first) {
+          pairs_.push_back({static_cast<int64_t>(chunks_.size()) - 1, kernels::KvCorrectionPlace(token)});
+        }
         const float weight = weights[chunk.begin - anchor + token] *
                              static_cast<float>(stands_for_others ? options_.every : 1);
         KVBLEND_RETURN_IF_ERROR(

@@ -25,22 +25,20 @@ import pathlib
 
 import numpy as np
 
-RIDGE = 0.1
-RANK = 16
-PLACES = (1, 4, 16, 64, 128, 256, 512)  # kernels/kv_correction_place.h
 RANDOM_FEATURES = 1024
 HIDDEN, PASSES, PATIENCE, BATCH, RATE = 256, 30, 4, 512, 1e-3
 
 
 class Pairs:
-    """One layer's: x as stored, d what full prefill adds to it."""
+    """One layer's: x as stored, d what full prefill adds to it. `about`: what pairs.json says."""
 
-    def __init__(self, x, d, weights, place, begin, before):
+    def __init__(self, about, x, d, weights, place, begin, before):
+        self.about = about
         self.x, self.d, self.weights, self.place, self.begin, self.before = x, d, weights, place, begin, before
 
     def where(self, chosen):
-        return Pairs(*(values[chosen] for values in
-                       (self.x, self.d, self.weights, self.place, self.begin, self.before)))
+        return Pairs(self.about, *(values[chosen] for values in
+                                   (self.x, self.d, self.weights, self.place, self.begin, self.before)))
 
 
 class Folder:
@@ -51,7 +49,7 @@ class Folder:
         self.channels = self.about["channels"]
         pairs, chunks = np.array(self.about["pairs"]), np.array(self.about["chunks"])
         questions = np.array(self.about["prompts"])[:, 1]
-        self.chunk, self.place = pairs[:, 0], np.searchsorted(PLACES, pairs[:, 1], side="right")
+        self.chunk, self.place = pairs[:, 0], pairs[:, 1]
         self.begin = chunks[self.chunk, 1]
         self.question = questions[chunks[self.chunk, 0]]
 
@@ -62,7 +60,7 @@ class Folder:
         x = self.read(f"{layer}.stored", self.channels)
         fresh = self.read(f"{layer}.fresh", self.channels)
         before = self.read(f"{layer}.before", self.channels)[self.chunk]
-        return Pairs(x, fresh - x, self.read(f"{layer}.weights"), self.place, self.begin, before)
+        return Pairs(self.about, x, fresh - x, self.read(f"{layer}.weights"), self.place, self.begin, before)
 
 
 class Means:
@@ -71,8 +69,8 @@ class Means:
     def __init__(self, pairs, values, by_place=True):
         self.by_place = by_place
         everything = np.average(values, axis=0, weights=pairs.weights + 1e-12)
-        self.means = np.tile(everything, (len(PLACES) + 1, 1))
-        for place in range(len(PLACES) + 1) if by_place else ():
+        self.means = np.tile(everything, (pairs.about["places"], 1))
+        for place in range(pairs.about["places"]) if by_place else ():
             at = pairs.place == place
             if pairs.weights[at].sum() > 0:
                 self.means[place] = np.average(values[at], axis=0, weights=pairs.weights[at])
@@ -85,7 +83,7 @@ def ridge(pairs, inputs, targets):
     """[inputs, targets] of values about their means."""
     weighted = inputs * pairs.weights[:, None]
     squares, products = weighted.T @ inputs, weighted.T @ targets
-    more = RIDGE + 2 * inputs.shape[1] / len(inputs)
+    more = pairs.about["ridge"] + 2 * inputs.shape[1] / len(inputs)
     diagonal = np.diag(squares).copy()
     squares[np.diag_indices_from(squares)] += more * diagonal + 1e-6 * diagonal.mean() + 1e-12
     return np.linalg.solve(squares, products)
@@ -121,7 +119,7 @@ class LowRank(Linear):
         d = pairs.d - self.means.of(pairs)
         weighted = x * pairs.weights[:, None]
         variances = (weighted * x).sum(0)
-        scale = np.diag((weighted * d).sum(0) / ((1 + RIDGE + 2 / len(x)) * variances))
+        scale = np.diag((weighted * d).sum(0) / ((1 + pairs.about["ridge"] + 2 / len(x)) * variances))
         rest = self.map - scale
         values, vectors = np.linalg.eigh(weighted.T @ x)
         root = vectors * np.sqrt(np.maximum(values, 0))
@@ -141,7 +139,7 @@ class ByTokensBefore:
         weights = pairs.weights[:, None]
         products = np.array([(weights * feature * left).sum(0) for feature in features])
         squares = np.array([[(weights * a * b).sum(0) for b in features] for a in features])
-        squares[range(len(features)), range(len(features))] *= 1 + RIDGE + 2 / len(left)
+        squares[range(len(features)), range(len(features))] *= 1 + pairs.about["ridge"] + 2 / len(left)
         self.factors = np.linalg.solve(squares.transpose(2, 0, 1), products.T[:, :, None])[:, :, 0].T
 
     def features(self, pairs):
@@ -247,8 +245,9 @@ def rows(fitted, judged, questions):
     yield "offset", Offset(fitted, by_place=False)
     yield "offset of each place in the chunk", Offset(fitted)
     yield "scale, and offset of each place", LowRank(fitted, 0)
-    kvblends = LowRank(fitted, RANK)
-    yield f"and {RANK} directions (kvblend)", kvblends
+    rank = fitted.about["rank"]
+    kvblends = LowRank(fitted, rank)
+    yield f"and {rank} directions (kvblend)", kvblends
     yield "kvblend's, scale and offset by tokens before", ByTokensBefore(fitted, kvblends)
     yield "linear map, one offset for all places", Linear(fitted, own, by_place=False)
     yield "linear map, offset of each place", linear
@@ -267,16 +266,19 @@ def main():
     is_judged = folder.question % 5 == 4
     if is_judged.all() or not is_judged.any():
         parser.error("the pairs are of too few questions: one of five is kept back")
-    table = {}
+    table, passes = {}, []
     for layer in folder.about["layers"]:
         pairs = folder.layer(layer)
         for name, correction in rows(pairs.where(~is_judged), pairs.where(is_judged), folder.question[~is_judged]):
             table.setdefault(name, []).append(stays(pairs.where(is_judged), correction))
+            if isinstance(correction, HiddenLayer):
+                passes.append(correction.passes)
     print(f"{(~is_judged).sum()} pairs fitted, {is_judged.sum()} judged\n")
     print("| | stays | " + " | ".join(f"layer {layer}" for layer in folder.about["layers"]) + " |")
     print("|---|--:|" + "--:|" * len(folder.about["layers"]))
     for name, shares in table.items():
         print(f"| {name} | {np.mean(shares):.1%} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+    print(f"\nPasses of the hidden layers that were best: {', '.join(map(str, passes))}")
 
 
 if __name__ == "__main__":

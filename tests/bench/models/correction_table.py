@@ -10,11 +10,12 @@ each case asks the first --n questions of every file. A case is a number of pass
 differs from the usual: n questions, the format of stored chunks, over how many of full prefill's tokens KL is the mean,
 or join=K: behind a question's own passages stand those of the next K - 1. Each row of --rows is measured as the chunks are
 stored and with the correction, against CacheBlend as published on the same questions; --system has them asked with
-another system text than the correction was fitted behind. What is fitted and measured stays in FOLDER, question by question, so the same command goes on after any end;
-FOLDER/corrections.md has the tables, --table only writes them.
+another system text than the correction was fitted behind. What is fitted and measured stays in FOLDER, question by
+question, so the same command goes on after any end; FOLDER/corrections.md has the tables, --table only writes them.
 """
 import argparse
 import hashlib
+import itertools
 import json
 import pathlib
 import re
@@ -44,7 +45,8 @@ class Case:
         except ValueError:
             raise argparse.ArgumentTypeError(
                 f"'{text}'; allowed: PASSAGES[:KEY=VALUE,...] with n, format, tokens and join") from None
-        self.name = re.sub(r"[^a-z0-9]+", "-", f"{self.passages}-{self.format}-{self.tokens}" + (f"-join{self.join}" if self.join > 1 else ""))
+        joined = f"-join{self.join}" if self.join > 1 else ""
+        self.name = re.sub(r"[^a-z0-9]+", "-", f"{self.passages}-{self.format}-{self.tokens}{joined}")
 
     def title(self) -> str:
         passages = f"{self.passages} passages" if self.passages else "all passages"
@@ -55,16 +57,15 @@ class Case:
         """The questions as this case asks them: the files themselves, or copies under the same names."""
         if self.join == 1 and not options.system:
             return options.data
+        system = {"system": options.system} if options.system else {}
+
+        def change(questions):
+            passages = [question["ctxs"] for question in questions] * 2  # the last question's next is the first
+            return [{**question, **system, "ctxs": list(itertools.chain(*passages[i:i + self.join]))}
+                    for i, question in enumerate(questions)]
+
         folder = options.folder / f"data-join{self.join}-{digest(options.system)}"
-        folder.mkdir(parents=True, exist_ok=True)
-        for path in options.data:
-            questions = json.loads(path.read_text(encoding="utf-8"))
-            changed = [{**question, "ctxs": sum(((questions[(i + k) % len(questions)])["ctxs"] for k in range(self.join)), [])}
-                       for i, question in enumerate(questions)]
-            if options.system:
-                changed = [{**question, "system": options.system} for question in changed]
-            (folder / path.name).write_text(json.dumps(changed), encoding="utf-8")
-        return [folder / path.name for path in options.data]
+        return support.changed_questions(options.data, folder, change)
 
 
 def digest(text) -> str:

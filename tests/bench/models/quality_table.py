@@ -44,14 +44,8 @@ class Model:
 
 def data_with_cue(paths, folder):
     """The same questions with a cue at the end of the prompt, under the same names."""
-    target = folder / "cue"
-    target.mkdir(parents=True, exist_ok=True)
-    copies = []
-    for path in paths:
-        questions = json.loads(path.read_text(encoding="utf-8"))
-        copies.append(target / path.name)
-        copies[-1].write_text(json.dumps([{**question, "cue": CUE} for question in questions]), encoding="utf-8")
-    return copies
+    return support.changed_questions(paths, folder / "cue",
+                                     lambda questions: [{**question, "cue": CUE} for question in questions])
 
 
 def results_file(options, model, group) -> pathlib.Path:
