@@ -38,8 +38,10 @@ if(KVBLEND_PCH)
     <absl/container/flat_hash_map.h> <absl/functional/any_invocable.h> <absl/status/status.h> <absl/status/statusor.h>
     <absl/strings/str_cat.h> <absl/synchronization/mutex.h> <absl/time/clock.h> <absl/time/time.h> <absl/types/span.h>)
   kvblend_precompile(common HEADERS ${common} DEPS absl::statusor absl::flat_hash_map absl::any_invocable)
-  if(KVBLEND_BUILD_SERVER)
+  if(TARGET CLI11::CLI11)
     kvblend_precompile(cli HEADERS ${common} <CLI/CLI.hpp> DEPS absl::statusor absl::flat_hash_map CLI11::CLI11)
+  endif()
+  if(KVBLEND_BUILD_SERVER)
     kvblend_precompile(grpc
       HEADERS ${common} <google/protobuf/message.h> <google/protobuf/map.h> <google/protobuf/repeated_field.h>
         <grpcpp/generic/generic_stub.h> <grpcpp/server_context.h> <grpcpp/support/server_callback.h>
