@@ -7,8 +7,9 @@
 Each row is fitted to the pairs of four questions of five and judged on those of the fifth, which share no prompt with
 them. What counts is the share of the squared deviation that stays, K's and V's channels each on their own and then
 averaged, pairs weighted as kvblend's own fit weighs them, mean over the layers; behind it that of each layer. Maps are
-ridge regressions about the means of the eight places in a chunk, as in engine/kv/correction_fit.h, with other inputs
-beside a token's stored K and V:
+ridge regressions about the means of the eight places in a chunk, as in engine/kv/correction_fit.h, or about those of each
+place at each depth, six ranges of how many tokens stand before the chunk; some have other inputs beside a token's stored
+K and V:
 
   tokens before     the logarithm of how many stand before the chunk, and its product with K and V; behind kvblend's own
                     map only an offset and a scale per channel that grow with it, which would cost a prompt nothing
@@ -32,13 +33,12 @@ HIDDEN, PASSES, PATIENCE, BATCH, RATE = 256, 30, 4, 512, 1e-3
 class Pairs:
     """One layer's: x as stored, d what full prefill adds to it. `about`: what pairs.json says."""
 
-    def __init__(self, about, x, d, weights, place, begin, before):
-        self.about = about
-        self.x, self.d, self.weights, self.place, self.begin, self.before = x, d, weights, place, begin, before
+    def __init__(self, about, **values):
+        self.about, self.values = about, values
+        vars(self).update(values)
 
     def where(self, chosen):
-        return Pairs(self.about, *(values[chosen] for values in
-                                   (self.x, self.d, self.weights, self.place, self.begin, self.before)))
+        return Pairs(self.about, **{name: values[chosen] for name, values in self.values.items()})
 
 
 class Folder:
@@ -51,6 +51,7 @@ class Folder:
         questions = np.array(self.about["prompts"])[:, 1]
         self.chunk, self.place = pairs[:, 0], pairs[:, 1]
         self.begin = chunks[self.chunk, 1]
+        self.depth = np.digitize(self.begin, DEPTHS)
         self.question = questions[chunks[self.chunk, 0]]
 
     def read(self, name, *shape):
@@ -60,23 +61,36 @@ class Folder:
         x = self.read(f"{layer}.stored", self.channels)
         fresh = self.read(f"{layer}.fresh", self.channels)
         before = self.read(f"{layer}.before", self.channels)[self.chunk]
-        return Pairs(self.about, x, fresh - x, self.read(f"{layer}.weights"), self.place, self.begin, before)
+        return Pairs(self.about, x=x, d=fresh - x, weights=self.read(f"{layer}.weights"), place=self.place,
+                     begin=self.begin, depth=self.depth, before=before)
+
+
+# Of what are the means that a fit is about.
+ALL, PLACE, PLACE_AND_DEPTH = "all", "place", "place and depth"
+PAIRS_OF_OTHERS = 8
+DEPTHS = [256, 512, 1024, 2048, 4096]  # where they end
 
 
 class Means:
-    """Of each place, weighted."""
+    """Weighted; those of a place at a depth as if eight pairs more had the place's own."""
 
-    def __init__(self, pairs, values, by_place=True):
-        self.by_place = by_place
+    def __init__(self, pairs, values, of=PLACE):
+        places, depths = pairs.about["places"], len(DEPTHS) + 1
         everything = np.average(values, axis=0, weights=pairs.weights + 1e-12)
-        self.means = np.tile(everything, (pairs.about["places"], 1))
-        for place in range(pairs.about["places"]) if by_place else ():
+        self.means = np.tile(everything, (places, depths, 1))
+        for place in range(places) if of != ALL else ():
             at = pairs.place == place
-            if pairs.weights[at].sum() > 0:
-                self.means[place] = np.average(values[at], axis=0, weights=pairs.weights[at])
+            if pairs.weights[at].sum() == 0:
+                continue
+            self.means[place] = mean = np.average(values[at], axis=0, weights=pairs.weights[at])
+            for depth in range(depths) if of == PLACE_AND_DEPTH else ():
+                here = at & (pairs.depth == depth)
+                weight = pairs.weights[here].sum()
+                self.means[place, depth] = ((pairs.weights[here] @ values[here] + PAIRS_OF_OTHERS * mean)
+                                            / (weight + PAIRS_OF_OTHERS))
 
     def of(self, pairs):
-        return self.means[pairs.place]
+        return self.means[pairs.place, pairs.depth]
 
 
 def ridge(pairs, inputs, targets):
@@ -92,10 +106,10 @@ def ridge(pairs, inputs, targets):
 class Linear:
     """A ridge regression of d on features(pairs)."""
 
-    def __init__(self, pairs, features, by_place=True):
+    def __init__(self, pairs, features, of=PLACE):
         self.features = features
         inputs = features(pairs)
-        self.input_means, self.means = Means(pairs, inputs, by_place), Means(pairs, pairs.d, by_place)
+        self.input_means, self.means = Means(pairs, inputs, of), Means(pairs, pairs.d, of)
         self.map = ridge(pairs, inputs - self.input_means.of(pairs), pairs.d - self.means.of(pairs))
 
     def __call__(self, pairs):
@@ -103,8 +117,8 @@ class Linear:
 
 
 class Offset:
-    def __init__(self, pairs, by_place=True):
-        self.means = Means(pairs, pairs.d, by_place)
+    def __init__(self, pairs, of=PLACE):
+        self.means = Means(pairs, pairs.d, of)
 
     def __call__(self, pairs):
         return self.means.of(pairs)
@@ -113,8 +127,8 @@ class Offset:
 class LowRank(Linear):
     """Scale, offset, and the directions in which the rest of the linear map varies most."""
 
-    def __init__(self, pairs, rank):
-        super().__init__(pairs, lambda p: p.x)
+    def __init__(self, pairs, rank, of=PLACE):
+        super().__init__(pairs, lambda p: p.x, of)
         x = pairs.x - self.input_means.of(pairs)
         d = pairs.d - self.means.of(pairs)
         weighted = x * pairs.weights[:, None]
@@ -242,15 +256,18 @@ def rows(fitted, judged, questions):
 
     linear = Linear(fitted, own)
     scale = fitted.x.std(0) + 1e-6
-    yield "offset", Offset(fitted, by_place=False)
+    yield "offset", Offset(fitted, of=ALL)
     yield "offset of each place in the chunk", Offset(fitted)
+    yield "offset of each place at each depth", Offset(fitted, of=PLACE_AND_DEPTH)
     yield "scale, and offset of each place", LowRank(fitted, 0)
     rank = fitted.about["rank"]
     kvblends = LowRank(fitted, rank)
     yield f"and {rank} directions (kvblend)", kvblends
+    yield f"{rank} directions, offset of each place at each depth", LowRank(fitted, rank, of=PLACE_AND_DEPTH)
     yield "kvblend's, scale and offset by tokens before", ByTokensBefore(fitted, kvblends)
-    yield "linear map, one offset for all places", Linear(fitted, own, by_place=False)
+    yield "linear map, one offset for all places", Linear(fitted, own, of=ALL)
     yield "linear map, offset of each place", linear
+    yield "linear map, offset of each place at each depth", Linear(fitted, own, of=PLACE_AND_DEPTH)
     yield "linear map, and tokens before", Linear(fitted, by_tokens_before)
     yield "linear map, and what is before", Linear(fitted, lambda pairs: np.hstack([pairs.x, pairs.before]))
     yield "linear map, and random features", Linear(fitted, random_features(fitted.x.shape[1], scale))
