@@ -130,6 +130,11 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
   return absl::OkStatus();
 }
 
+absl::Status Transformer::ProjectOutput(kernels::Stream& stream, int32_t layer, ConstMatrixView x,
+                                        MatrixView out) const {
+  return backend_.Linear(stream, x, *weights_.layers[layer].attn_output, /*accumulate=*/false, out);
+}
+
 absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile,
                                            PassState& state) const {
   const LayerWeights& weights = weights_.layers[layer];

@@ -61,11 +61,20 @@ class Rows {
     return queries;
   }
 
-  /// The weight of each of those.
-  Eigen::VectorXf Weights() const {
-    Eigen::VectorXf weights((end_ - begin_) * group_);
-    for (int64_t i = 0; i < weights.size(); ++i) weights[i] = layer_.weights[begin_ + i / group_];
-    return weights;
+  int64_t count() const { return end_ - begin_; }
+  /// [count]
+  Eigen::Map<const Eigen::VectorXf> Weights() const { return {layer_.weights.data() + begin_, count()}; }
+
+  /// From what Queries' rows gave, [count * group, head_dim], to the columns of these heads, and back.
+  void SideBySide(const Matrix& rows, int32_t kv_head, Matrix& all) const {
+    for (int64_t i = 0; i < rows.rows(); ++i)
+      all.row(i / group_).segment(ColumnOf(kv_head, i), rows.cols()) = rows.row(i);
+  }
+  Matrix OfHead(const Matrix& all, int32_t kv_head) const {
+    Matrix rows(count() * group_, layer_.head_dim);
+    for (int64_t i = 0; i < rows.rows(); ++i)
+      rows.row(i) = all.row(i / group_).segment(ColumnOf(kv_head, i), rows.cols());
+    return rows;
   }
 
   /// Softmax of the scores over the keys that each row sees. `slope`, if wanted: the derivative of each score by the product
@@ -98,8 +107,17 @@ class Rows {
   }
 
  private:
+  int64_t ColumnOf(int32_t kv_head, int64_t i) const {
+    return (kv_head * group_ + i % group_) * layer_.head_dim;
+  }
+
   const LayerAttention& layer_;
   const int64_t begin_, end_, group_;
+};
+
+/// What rows have of the heads of one KV head.
+struct HeadRows {
+  Matrix queries, probabilities, slope;
 };
 
 /// One thread's part.
@@ -115,30 +133,39 @@ double MatchAttention(const LayerAttention& layer, absl::Span<const float> corre
   const int64_t tokens = layer.num_tokens(), channels = layer.channels(), head_dim = layer.head_dim;
   const std::vector<Matrix> fresh_keys = RotatedKeys(layer, layer.fresh),
                             keys = RotatedKeys(layer, corrected);
+  const int64_t width = static_cast<int64_t>(layer.output.size()) / (int64_t{layer.num_heads} * head_dim);
+  const Eigen::Map<const Matrix> output(layer.output.data(), int64_t{layer.num_heads} * head_dim, width);
   std::vector<Part> parts(std::clamp<int64_t>(num_threads, 1, std::max<int64_t>(layer.num_rows(), 1)));
   const auto num_parts = static_cast<int64_t>(parts.size());
   const auto run = [&](int64_t p) {
     Part& part = parts[p];
     part.gradient = Matrix::Zero(tokens, channels);
     const Rows rows(layer, layer.num_rows() * p / num_parts, layer.num_rows() * (p + 1) / num_parts);
-    const Eigen::VectorXf weights = rows.Weights();
+    const auto weights = rows.Weights();
+    std::vector<HeadRows> heads(layer.num_kv_heads);
+    Matrix missed(rows.count(), output.rows()), wanted(missed.rows(), missed.cols());  // heads side by side
     for (int32_t head = 0; head < layer.num_kv_heads; ++head) {
-      const Matrix queries = rows.Queries(head);
-      const Matrix wanted =
-          rows.Probabilities(queries, fresh_keys[head], head, nullptr) * ValuesOf(layer, layer.fresh, head);
-      Matrix slope;
-      const Matrix probabilities = rows.Probabilities(queries, keys[head], head, &slope);
-      const View values = ValuesOf(layer, corrected, head);
-      Matrix missed = probabilities * values - wanted;
-      part.missed += missed.rowwise().squaredNorm().dot(weights);
-      part.wanted += wanted.rowwise().squaredNorm().dot(weights);
-      missed.array().colwise() *= weights.array();
+      HeadRows& own = heads[head];
+      own.queries = rows.Queries(head);
+      const Matrix full = rows.Probabilities(own.queries, fresh_keys[head], head, nullptr) *
+                          ValuesOf(layer, layer.fresh, head);
+      own.probabilities = rows.Probabilities(own.queries, keys[head], head, &own.slope);
+      rows.SideBySide(own.probabilities * ValuesOf(layer, corrected, head) - full, head, missed);
+      rows.SideBySide(full, head, wanted);
+    }
+    const Matrix missed_behind = missed * output;
+    part.missed = missed_behind.rowwise().squaredNorm().dot(weights);
+    part.wanted = (wanted * output).rowwise().squaredNorm().dot(weights);
+    const Matrix by_output = weights.asDiagonal() * missed_behind * output.transpose();
+    for (int32_t head = 0; head < layer.num_kv_heads; ++head) {
+      const HeadRows& own = heads[head];
+      const Matrix by_head = rows.OfHead(by_output, head);
       part.gradient.middleCols((layer.num_kv_heads + head) * head_dim, head_dim).noalias() =
-          probabilities.transpose() * missed;
-      Matrix by_score = missed * values.transpose();
-      const Eigen::VectorXf mean = (by_score.array() * probabilities.array()).rowwise().sum();
-      by_score = (by_score.colwise() - mean).array() * probabilities.array() * slope.array();
-      part.gradient.middleCols(head * head_dim, head_dim).noalias() = by_score.transpose() * queries;
+          own.probabilities.transpose() * by_head;
+      Matrix by_score = by_head * ValuesOf(layer, corrected, head).transpose();
+      const Eigen::VectorXf mean = (by_score.array() * own.probabilities.array()).rowwise().sum();
+      by_score = (by_score.colwise() - mean).array() * own.probabilities.array() * own.slope.array();
+      part.gradient.middleCols(head * head_dim, head_dim).noalias() = by_score.transpose() * own.queries;
     }
   };
   std::vector<std::thread> others;

@@ -25,15 +25,16 @@ struct LayerAttention {
   absl::Span<const float> fresh;  // [tokens, 2 * num_kv_heads * head_dim]: K before RoPE and V, side by side
   absl::Span<const float> queries;  // [rows, num_heads * head_dim], rotated, of the last `rows` tokens
   absl::Span<const float> weights;  // [rows], > 0: what each counts
+  absl::Span<const float> output;   // [num_heads * head_dim, width]: what is multiplied by it goes on
 
   int64_t channels() const { return int64_t{2} * num_kv_heads * head_dim; }
   int64_t num_tokens() const { return static_cast<int64_t>(fresh.size()) / channels(); }
   int64_t num_rows() const { return static_cast<int64_t>(queries.size()) / (int64_t{num_heads} * head_dim); }
 };
 
-/// Weighted sum over rows and heads of |attention over `corrected` - attention over fresh|^2, divided by that of |attention
-/// over fresh|^2; `gradient`: its derivative by `corrected`. Both have fresh's shape. Works on `num_threads` threads, whose
-/// number changes roundings only.
+/// Weighted sum over rows of |(attention over `corrected` - attention over fresh) output|^2, all heads side by side, divided by
+/// that of |attention over fresh output|^2; `gradient`: its derivative by `corrected`. Both have fresh's shape. Works on
+/// `num_threads` threads, whose number changes roundings only.
 double MatchAttention(const LayerAttention& attention, absl::Span<const float> corrected, int32_t num_threads,
                       absl::Span<float> gradient);
 

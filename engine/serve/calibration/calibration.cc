@@ -218,7 +218,8 @@ class Calibration {
         options_.resume.empty() ? "" : options_.resume + ".attention",
         LearnerOptionsOf(runtime_, options_.anchoring),
         absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
-                     options_.ridge, ", least gain ", kv::FitOptions().least_gain, ", passes ", passes_));
+                     options_.ridge, ", least gain ", kv::FitOptions().least_gain, ", passes ", passes_,
+                     ", behind the output projection"));
     KVBLEND_ASSIGN_OR_RETURN(int64_t saved, checkpoint.Restore(tuning.tuners()));
     std::vector<std::vector<int32_t>> answers(fitted_);
     const int64_t count = fitted_ * passes_;

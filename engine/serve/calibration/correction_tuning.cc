@@ -38,6 +38,7 @@ absl::Status CorrectionTuning::StepLayer(const PlacedPrompt::Layer& layer,
   kv::LayerTuner& tuner = *tuners_[layer.index()];
   const kernels::AttentionSpec spec = runtime_.transformer->attention(layer.index());
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> queries, layer.LastQueries());
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> output, layer.OutputWeights());
   kv::LayerAttention attention{.num_heads = spec.num_heads,
                                .num_kv_heads = start_.num_kv_heads,
                                .head_dim = start_.head_dim,
@@ -48,7 +49,8 @@ absl::Status CorrectionTuning::StepLayer(const PlacedPrompt::Layer& layer,
                                .rope = rotations_[runtime_.config.layers[layer.index()].rope].get(),
                                .fresh = layer.fresh(),
                                .queries = queries,
-                               .weights = weights};
+                               .weights = weights,
+                               .output = output};
   if (spec.sinks.data != nullptr) {
     attention.sinks.resize(spec.num_heads);
     KVBLEND_RETURN_IF_ERROR(

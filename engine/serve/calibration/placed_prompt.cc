@@ -45,6 +45,23 @@ absl::StatusOr<std::vector<float>> PlacedPrompt::Layer::LastQueries() const {
       owner_.runtime_.transformer->Queries(owner_.state_).Rows(question, owner_.num_tokens_ - question));
 }
 
+absl::StatusOr<std::vector<float>> PlacedPrompt::Layer::OutputWeights() const {
+  kernels::Backend& backend = *owner_.runtime_.backend;
+  const model::Transformer& transformer = *owner_.runtime_.transformer;
+  kernels::Stream& stream = *owner_.runtime_.stream;
+  // Packed weights can't be read, but they can be multiplied by.
+  const int64_t inputs = transformer.Queries(owner_.state_).cols, outputs = owner_.runtime_.config.hidden_dim;
+  std::vector<float> unit(inputs * inputs);
+  for (int64_t i = 0; i < inputs; ++i) unit[i * (inputs + 1)] = 1;
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView rows,
+                           owner_.unit_rows_.Resize(backend, inputs, inputs, kernels::DataType::kF32));
+  KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView output,
+                           owner_.output_.Resize(backend, inputs, outputs, kernels::DataType::kF32));
+  KVBLEND_RETURN_IF_ERROR(backend.CopyFromHost(stream, rows.data, unit.data(), unit.size() * sizeof(float)));
+  KVBLEND_RETURN_IF_ERROR(transformer.ProjectOutput(stream, index_, rows, output));
+  return owner_.ToHost(output);
+}
+
 absl::StatusOr<std::vector<float>> PlacedPrompt::ToHost(kernels::MatrixView matrix) {
   kernels::Backend& backend = *runtime_.backend;
   KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView dense,

@@ -49,6 +49,8 @@ class PlacedPrompt {
     absl::StatusOr<std::vector<float>> QuestionMass() const;
     /// The rotated queries of the question, and of the answer where it was given, [their tokens, num_heads * head_dim].
     absl::StatusOr<std::vector<float>> LastQueries() const;
+    /// [num_heads * head_dim, hidden_dim]: what attention's output is multiplied by.
+    absl::StatusOr<std::vector<float>> OutputWeights() const;
 
    private:
     friend class PlacedPrompt;
@@ -76,7 +78,7 @@ class PlacedPrompt {
   PromptRunner& runner_;
   const Anchoring anchoring_;
   model::PassState state_;
-  model::ScratchMatrix mass_, gathered_;
+  model::ScratchMatrix mass_, gathered_, unit_rows_, output_;
   int32_t num_tokens_ = 0, question_begin_ = 0;  // of what is visited
 };
 

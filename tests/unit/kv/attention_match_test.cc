@@ -22,7 +22,7 @@ struct Shape {
 
 class AttentionMatchTest : public testing::TestWithParam<Shape> {
  protected:
-  static constexpr int32_t kHeadDim = 8, kTokens = 23, kRows = 5;
+  static constexpr int32_t kHeadDim = 8, kTokens = 23, kRows = 5, kWidth = 11;
 
   AttentionMatchTest() {
     const Shape& shape = GetParam();
@@ -47,6 +47,8 @@ class AttentionMatchTest : public testing::TestWithParam<Shape> {
     layer_.fresh = fresh_;
     layer_.queries = queries_;
     layer_.weights = weights_;
+    output_ = Random(shape.num_heads * kHeadDim * kWidth);
+    layer_.output = output_;
     corrected_ = fresh_;
     const std::vector<float> noise = Random(corrected_.size());
     for (size_t i = 0; i < noise.size(); ++i) corrected_[i] += 0.2f * noise[i];
@@ -68,10 +70,17 @@ class AttentionMatchTest : public testing::TestWithParam<Shape> {
   double PlainLoss() const {
     const std::vector<double> wanted = PlainAttention(fresh_), got = PlainAttention(corrected_);
     double missed = 0, all = 0;
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      const double weight = weights_[i / (layer_.num_heads * kHeadDim)];
-      missed += weight * (got[i] - wanted[i]) * (got[i] - wanted[i]);
-      all += weight * wanted[i] * wanted[i];
+    const int32_t inputs = layer_.num_heads * kHeadDim;
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t j = 0; j < kWidth; ++j) {
+        double full = 0, other = 0;
+        for (int32_t i = 0; i < inputs; ++i) {
+          full += wanted[row * inputs + i] * output_[i * kWidth + j];
+          other += got[row * inputs + i] * output_[i * kWidth + j];
+        }
+        missed += weights_[row] * (other - full) * (other - full);
+        all += weights_[row] * full * full;
+      }
     }
     return missed / all;
   }
@@ -115,7 +124,7 @@ class AttentionMatchTest : public testing::TestWithParam<Shape> {
   std::mt19937 random_{7};
   std::unique_ptr<kernels::HostRopeTable> rope_;
   LayerAttention layer_;
-  std::vector<float> fresh_, queries_, corrected_, gradient_, weights_ = {0.3f, 0.3f, 0.3f, 1, 1};
+  std::vector<float> fresh_, queries_, output_, corrected_, gradient_, weights_ = {0.3f, 0.3f, 0.3f, 1, 1};
 };
 
 TEST_P(AttentionMatchTest, LossIsThatOfTheFormula) {
