@@ -78,15 +78,12 @@ class Rows {
   }
 
   /// Softmax of the scores over the keys that each row sees. `slope`, if wanted: the derivative of each score by the product
-  /// of query and key.
+  /// of query and key; empty where it is the layer's scale everywhere.
   Matrix Probabilities(const Matrix& queries, const Matrix& keys, int32_t kv_head, Matrix* slope) const {
     Matrix scores = layer_.scale * (queries * keys.transpose());
     const float cap = layer_.logit_soft_cap;
     if (cap > 0) scores = cap * (scores / cap).array().tanh();
-    if (slope != nullptr) {
-      *slope = Matrix::Constant(scores.rows(), scores.cols(), layer_.scale);
-      if (cap > 0) slope->array() *= 1 - (scores / cap).array().square();
-    }
+    if (slope != nullptr && cap > 0) *slope = layer_.scale * (1 - (scores / cap).array().square());
     for (int64_t i = 0; i < scores.rows(); ++i) {
       const int64_t position = layer_.num_tokens() - layer_.num_rows() + begin_ + i / group_;
       const int64_t first =
@@ -164,7 +161,12 @@ double MatchAttention(const LayerAttention& layer, absl::Span<const float> corre
           own.probabilities.transpose() * by_head;
       Matrix by_score = by_head * ValuesOf(layer, corrected, head).transpose();
       const Eigen::VectorXf mean = (by_score.array() * own.probabilities.array()).rowwise().sum();
-      by_score = (by_score.colwise() - mean).array() * own.probabilities.array() * own.slope.array();
+      by_score = (by_score.colwise() - mean).array() * own.probabilities.array();
+      if (own.slope.size() > 0) {
+        by_score.array() *= own.slope.array();
+      } else {
+        by_score *= layer.scale;
+      }
       part.gradient.middleCols(head * head_dim, head_dim).noalias() = by_score.transpose() * own.queries;
     }
   };
