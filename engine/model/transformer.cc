@@ -131,8 +131,8 @@ absl::Status Transformer::AttendAndMlp(kernels::Stream& stream, int32_t layer, c
 }
 
 absl::Status Transformer::ProjectOutput(kernels::Stream& stream, int32_t layer, ConstMatrixView x,
-                                        MatrixView out) const {
-  return backend_.Linear(stream, x, *weights_.layers[layer].attn_output, /*accumulate=*/false, out);
+                                        bool accumulate, MatrixView out) const {
+  return backend_.Linear(stream, x, *weights_.layers[layer].attn_output, accumulate, out);
 }
 
 absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile,
@@ -146,8 +146,7 @@ absl::Status Transformer::OutputAndMlpTile(kernels::Stream& stream, int32_t laye
   KVBLEND_RETURN_IF_ERROR(AddBranch(
       stream,
       [&](bool accumulate, MatrixView out) {
-        return backend_.Linear(stream, state.attended.Rows(begin, count), *weights.attn_output, accumulate,
-                               out);
+        return ProjectOutput(stream, layer, state.attended.Rows(begin, count), accumulate, out);
       },
       weights.attn_output_bias.get(), weights.post_attention_norm.get(), state, hidden));
   KVBLEND_RETURN_IF_ERROR(backend_.RmsNorm(stream, hidden, OneRow(*weights.ffn_norm, config_.hidden_dim),

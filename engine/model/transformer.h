@@ -91,9 +91,10 @@ class Transformer {
                       int64_t first_row, kernels::KvPagesView pages, PassState& state,
                       std::optional<kernels::MatrixView> mass = std::nullopt) const;
 
-  /// out = x W^T, W the layer's output projection.  x: f32 or compute dtype [n, num_heads * head_dim];  out: f32 [n, hidden_dim]
+  /// out = x W^T, or out += that when `accumulate`, W the layer's output projection, without bias and norm.
+  ///   x: f32 or compute dtype [n, num_heads * head_dim];  out: f32 [n, hidden_dim]
   absl::Status ProjectOutput(kernels::Stream& stream, int32_t layer, kernels::ConstMatrixView x,
-                             kernels::MatrixView out) const;
+                             bool accumulate, kernels::MatrixView out) const;
 
   /// Output projection and MLP of one tile of rows. REQUIRES: Attend of all rows.
   absl::Status OutputAndMlpTile(kernels::Stream& stream, int32_t layer, int32_t tile, PassState& state) const;

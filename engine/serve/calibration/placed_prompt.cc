@@ -58,7 +58,7 @@ absl::StatusOr<std::vector<float>> PlacedPrompt::Layer::OutputWeights() const {
   KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView output,
                            owner_.output_.Resize(backend, inputs, outputs, kernels::DataType::kF32));
   KVBLEND_RETURN_IF_ERROR(backend.CopyFromHost(stream, rows.data, unit.data(), unit.size() * sizeof(float)));
-  KVBLEND_RETURN_IF_ERROR(transformer.ProjectOutput(stream, index_, rows, output));
+  KVBLEND_RETURN_IF_ERROR(transformer.ProjectOutput(stream, index_, rows, /*accumulate=*/false, output));
   return owner_.ToHost(output);
 }
 

@@ -1,8 +1,6 @@
 // What calibration sees of a prompt, layer by layer.
 #include "engine/serve/calibration/placed_prompt.h"
 
-#include <algorithm>
-
 #include "tests/unit/blend/blend_fixture.h"
 
 namespace kvblend {
@@ -65,7 +63,8 @@ TEST_P(PlacedPromptTest, OutputWeightsAreWhatAttentionIsMultipliedBy) {
                            result = out.Resize(backend, 1, hidden, kernels::DataType::kF32);
                 kernels::Stream& stream = *runtime_->stream;
                 EXPECT_TRUE(backend.CopyFromHost(stream, in->data, x.data(), inputs * 4).ok());
-                EXPECT_TRUE(runtime_->transformer->ProjectOutput(stream, layer.index(), *in, *result).ok());
+                EXPECT_TRUE(
+                    runtime_->transformer->ProjectOutput(stream, layer.index(), *in, false, *result).ok());
                 EXPECT_TRUE(backend.CopyToHost(stream, product.data(), result->data, hidden * 4).ok());
                 EXPECT_TRUE(backend.Synchronize(stream).ok());
                 EXPECT_LT(RelativeDistance(product, expected), kRounding) << layer.index();
