@@ -133,8 +133,8 @@ class Products {
     } else if (dtype_ == DataType::kBF16) {
       simd::KeyDotsBf16(query, group_, run.data, run.next, run.count, head_dim_, scores, stride);
     } else {
-      simd::KeyDots(reinterpret_cast<const float*>(query), group_, run.data, run.dtype, run.count, head_dim_,
-                    scores, stride);
+      simd::KeyDots(reinterpret_cast<const float*>(query), group_, run.data, run.dtype, run.next, run.count,
+                    head_dim_, scores, stride);
     }
   }
 
@@ -144,7 +144,8 @@ class Products {
     } else if (dtype_ == DataType::kBF16) {
       simd::AddWeightedValuesBf16(weights, stride, group_, run.data, run.next, run.count, head_dim_, out);
     } else {
-      simd::AddWeightedValues(weights, stride, group_, run.data, run.dtype, run.count, head_dim_, out);
+      simd::AddWeightedValues(weights, stride, group_, run.data, run.dtype, run.next, run.count, head_dim_,
+                              out);
     }
   }
 

@@ -1,4 +1,4 @@
-// Products for few rows, bound by memory bandwidth: decode attention and matrix times few vectors.
+// The products of decode attention over rows of keys and of values, in f32.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/dots.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -7,6 +7,8 @@
 #include "kernels/cpu/simd/simd-inl.h"
 // clang-format on
 #include <algorithm>
+#include <cstddef>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "kernels/cpu/simd/simd.h"
@@ -14,171 +16,183 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-// kGroup heads at once, so that every key is loaded once for all of them.
-template <DataType kKeys, int kGroup>
-HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, int64_t num_keys, int64_t head_dim,
-                             float* scores, int64_t stride) {
+// Heads at a time, so that every key and every value is loaded once for all of them. Sixteen registers hold the twelve sums of
+// three heads beside what is multiplied, and a sum waits for its own last addition: with fewer of them the multipliers
+// would idle.
+constexpr int kHeads = 3;
+constexpr int64_t kKeys = 4;     // at a time
+constexpr int64_t kColumns = 4;  // vectors of values at a time
+
+// Calls run(number of heads as a constant, first head) for kHeads heads at a time, and for the rest.
+template <typename Run>
+void ForHeads(int64_t group, const Run& run) {
+  int64_t g = 0;
+  for (; g + kHeads <= group; g += kHeads) run(std::integral_constant<int, kHeads>(), g);
+  static_assert(kHeads == 3);
+  if (group - g == 2) run(std::integral_constant<int, 2>(), g);
+  if (group - g == 1) run(std::integral_constant<int, 1>(), g);
+}
+
+// Fetches row `row` of those that are read next; null: the processor does it, for they lie behind these.
+template <DataType kType>
+HWY_INLINE void PrefetchRow(const std::byte* next, int64_t row, int64_t head_dim) {
+  if (next == nullptr) return;
+  constexpr int64_t kLine = 64;
+  const int64_t bytes = head_dim * SizeOf(kType);
+  for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(next + row * bytes + byte);
+}
+
+#if HWY_TARGET != HWY_SCALAR
+// The four lanes of every 128 bits added up.
+template <class D>
+HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> AddFours(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) > 4) {
+    const hn::Half<D> half;
+    return AddFours(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    return v;
+  }
+}
+#endif
+
+HWY_INLINE void StoreSumsOfFour(const hn::Vec<FullF32> (&v)[4], float* out) {
+  const FullF32 d;
+#if HWY_TARGET == HWY_SCALAR
+  for (int i = 0; i < 4; ++i) out[i] = Sum(d, v[i]);
+#else
+  const hn::RepartitionToWide<hn::RebindToUnsigned<FullF32>> d64;
+  const auto first =
+      hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1])));
+  const auto second =
+      hn::BitCast(d64, hn::Add(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3])));
+  const auto sums = hn::Add(hn::BitCast(d, hn::InterleaveLower(d64, first, second)),
+                            hn::BitCast(d, hn::InterleaveUpper(d64, first, second)));
+  hn::StoreU(AddFours(d, sums), hn::CappedTag<float, 4>(), out);
+#endif
+}
+
+template <DataType kKeyType, int kGroup>
+HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const std::byte* next, int64_t num_keys,
+                             int64_t head_dim, float* scores, int64_t stride) {
   const FullF32 d;
   const OneF32 one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t j = 0; j < num_keys; ++j) {
-    hn::Vec<FullF32> sums[kGroup];
-    for (int g = 0; g < kGroup; ++g) sums[g] = hn::Zero(d);
-    float tails[kGroup] = {};
+  for (int64_t key = 0; key < num_keys; key += kKeys) {
+    const int64_t count = std::min(kKeys, num_keys - key);
+    int64_t
+        rows[kKeys];  // the last one again where there are none left: a key's sum is the same in any company
+    for (int64_t j = 0; j < kKeys; ++j) {
+      rows[j] = (key + std::min(j, count - 1)) * head_dim;
+      if (j < count) PrefetchRow<kKeyType>(next, key + j, head_dim);
+    }
+    hn::Vec<FullF32> sums[kGroup][kKeys];
+    for (auto& of_head : sums) {
+      for (auto& sum : of_head) sum = hn::Zero(d);
+    }
     int64_t i = 0;
     for (; i + lanes <= head_dim; i += lanes) {
-      const auto key = LoadF32<kKeys>(d, keys, j * head_dim + i);
-      for (int g = 0; g < kGroup; ++g) sums[g] = hn::MulAdd(key, hn::LoadU(d, q + g * head_dim + i), sums[g]);
+      hn::Vec<FullF32> queries[kGroup];
+      for (int g = 0; g < kGroup; ++g) queries[g] = hn::LoadU(d, q + g * head_dim + i);
+      for (int64_t j = 0; j < kKeys; ++j) {
+        const auto row = LoadF32<kKeyType>(d, keys, rows[j] + i);
+        for (int g = 0; g < kGroup; ++g) sums[g][j] = hn::MulAdd(row, queries[g], sums[g][j]);
+      }
     }
-    for (; i < head_dim; ++i) {
-      const float key = hn::GetLane(LoadF32<kKeys>(one, keys, j * head_dim + i));
-      for (int g = 0; g < kGroup; ++g) tails[g] += key * q[g * head_dim + i];
+    float of_four[kGroup][kKeys];
+    for (int g = 0; g < kGroup; ++g) {
+      StoreSumsOfFour(sums[g], count == kKeys ? scores + g * stride + key : of_four[g]);
     }
-    for (int g = 0; g < kGroup; ++g) scores[g * stride + j] = Sum(d, sums[g]) + tails[g];
+    if (count < kKeys) {
+      for (int g = 0; g < kGroup; ++g) std::copy_n(of_four[g], count, scores + g * stride + key);
+    }
+    if (i == head_dim) continue;
+    for (int g = 0; g < kGroup; ++g) {
+      for (int64_t j = 0; j < count; ++j) {
+        for (int64_t rest = i; rest < head_dim; ++rest) {
+          scores[g * stride + key + j] +=
+              hn::GetLane(LoadF32<kKeyType>(one, keys, rows[j] + rest)) * q[g * head_dim + rest];
+        }
+      }
+    }
   }
 }
 
-template <DataType kKeys>
-void KeyDotsOf(const float* q, int64_t group, const void* keys, int64_t num_keys, int64_t head_dim,
-               float* scores, int64_t stride) {
-  int64_t g = 0;
-  for (; g + 4 <= group; g += 4) {
-    KeyDotsGroup<kKeys, 4>(q + g * head_dim, keys, num_keys, head_dim, scores + g * stride, stride);
-  }
-  q += g * head_dim;
-  scores += g * stride;
-  if (group - g == 3) KeyDotsGroup<kKeys, 3>(q, keys, num_keys, head_dim, scores, stride);
-  if (group - g == 2) KeyDotsGroup<kKeys, 2>(q, keys, num_keys, head_dim, scores, stride);
-  if (group - g == 1) KeyDotsGroup<kKeys, 1>(q, keys, num_keys, head_dim, scores, stride);
-}
-
-void KeyDotsImpl(const float* q, int64_t group, const void* keys, DataType dtype, int64_t num_keys,
-                 int64_t head_dim, float* scores, int64_t stride) {
-  KVBLEND_FOR_DTYPE(dtype, KeyDotsOf<kType>(q, group, keys, num_keys, head_dim, scores, stride));
-}
-
-// Columns [i, i + lanes) of kGroup sums over all keys; the values of a block stay in the first-level cache.
-template <DataType kValues, int kGroup, class D>
-HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, const void* values,
-                                   int64_t num_keys, int64_t head_dim, int64_t i, float* out) {
-  hn::Vec<D> sums[kGroup];
-  for (int g = 0; g < kGroup; ++g) sums[g] = hn::LoadU(d, out + g * head_dim + i);
-  for (int64_t j = 0; j < num_keys; ++j) {
-    const auto value = LoadF32<kValues>(d, values, j * head_dim + i);
-    for (int g = 0; g < kGroup; ++g)
-      sums[g] = hn::MulAdd(hn::Set(d, weights[g * stride + j]), value, sums[g]);
-  }
-  for (int g = 0; g < kGroup; ++g) hn::StoreU(sums[g], d, out + g * head_dim + i);
-}
-
-template <DataType kValues, int kGroup>
-HWY_INLINE void AddWeightedGroup(const float* weights, int64_t stride, const void* values, int64_t num_keys,
-                                 int64_t head_dim, float* out) {
-  ForEach(head_dim, [&](auto d, size_t i) HWY_ATTR {
-    AddWeightedColumns<kValues, kGroup>(d, weights, stride, values, num_keys, head_dim, i, out);
+template <DataType kKeyType>
+void KeyDotsOf(const float* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
+               int64_t head_dim, float* scores, int64_t stride) {
+  ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
+    KeyDotsGroup<kKeyType, heads()>(q + g * head_dim, keys,
+                                    g == 0 ? static_cast<const std::byte*>(next) : nullptr, num_keys,
+                                    head_dim, scores + g * stride, stride);
   });
 }
 
-template <DataType kValues>
-void AddWeightedValuesOf(const float* weights, int64_t stride, int64_t group, const void* values,
-                         int64_t num_keys, int64_t head_dim, float* out) {
-  int64_t g = 0;
-  for (; g + 4 <= group; g += 4) {
-    AddWeightedGroup<kValues, 4>(weights + g * stride, stride, values, num_keys, head_dim,
-                                 out + g * head_dim);
+void KeyDotsImpl(const float* q, int64_t group, const void* keys, DataType dtype, const void* next,
+                 int64_t num_keys, int64_t head_dim, float* scores, int64_t stride) {
+  KVBLEND_FOR_DTYPE(dtype, KeyDotsOf<kType>(q, group, keys, next, num_keys, head_dim, scores, stride));
+}
+
+// Columns [i, i + kVectors * lanes) of kGroup sums over all keys; the values of a block stay in the first-level cache.
+template <DataType kValueType, int kGroup, int kVectors, class D>
+HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, const void* values,
+                                   const std::byte* next, int64_t num_keys, int64_t head_dim, int64_t i,
+                                   float* out) {
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  hn::Vec<D> sums[kGroup][kVectors];
+  for (int g = 0; g < kGroup; ++g) {
+    for (int v = 0; v < kVectors; ++v) sums[g][v] = hn::LoadU(d, out + g * head_dim + i + v * lanes);
   }
-  weights += g * stride;
-  out += g * head_dim;
-  if (group - g == 3) AddWeightedGroup<kValues, 3>(weights, stride, values, num_keys, head_dim, out);
-  if (group - g == 2) AddWeightedGroup<kValues, 2>(weights, stride, values, num_keys, head_dim, out);
-  if (group - g == 1) AddWeightedGroup<kValues, 1>(weights, stride, values, num_keys, head_dim, out);
+  for (int64_t j = 0; j < num_keys; ++j) {
+    PrefetchRow<kValueType>(next, j, head_dim);
+    hn::Vec<D> of_key[kGroup];
+    for (int g = 0; g < kGroup; ++g) of_key[g] = hn::Set(d, weights[g * stride + j]);
+    for (int v = 0; v < kVectors; ++v) {
+      const auto value = LoadF32<kValueType>(d, values, j * head_dim + i + v * lanes);
+      for (int g = 0; g < kGroup; ++g) sums[g][v] = hn::MulAdd(of_key[g], value, sums[g][v]);
+    }
+  }
+  for (int g = 0; g < kGroup; ++g) {
+    for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[g][v], d, out + g * head_dim + i + v * lanes);
+  }
+}
+
+template <DataType kValueType, int kGroup>
+HWY_INLINE void AddWeightedGroup(const float* weights, int64_t stride, const void* values,
+                                 const std::byte* next, int64_t num_keys, int64_t head_dim, float* out) {
+  const FullF32 full;
+  const OneF32 one;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(full));
+  int64_t i = 0;
+  // The first columns fetch whole rows.
+  const auto next_at = [&] { return i == 0 ? next : nullptr; };
+  for (; i + kColumns * lanes <= head_dim; i += kColumns * lanes) {
+    AddWeightedColumns<kValueType, kGroup, kColumns>(full, weights, stride, values, next_at(), num_keys,
+                                                     head_dim, i, out);
+  }
+  for (; i + lanes <= head_dim; i += lanes) {
+    AddWeightedColumns<kValueType, kGroup, 1>(full, weights, stride, values, next_at(), num_keys, head_dim, i,
+                                              out);
+  }
+  for (; i < head_dim; ++i) {
+    AddWeightedColumns<kValueType, kGroup, 1>(one, weights, stride, values, next_at(), num_keys, head_dim, i,
+                                              out);
+  }
+}
+
+template <DataType kValueType>
+void AddWeightedValuesOf(const float* weights, int64_t stride, int64_t group, const void* values,
+                         const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
+    AddWeightedGroup<kValueType, heads()>(weights + g * stride, stride, values,
+                                          g == 0 ? static_cast<const std::byte*>(next) : nullptr, num_keys,
+                                          head_dim, out + g * head_dim);
+  });
 }
 
 void AddWeightedValuesImpl(const float* weights, int64_t stride, int64_t group, const void* values,
-                           DataType dtype, int64_t num_keys, int64_t head_dim, float* out) {
-  KVBLEND_FOR_DTYPE(dtype,
-                    AddWeightedValuesOf<kType>(weights, stride, group, values, num_keys, head_dim, out));
-}
-
-// Weights are read once, from memory: the hardware's prefetcher stops at every 4 KiB page, so it gets help.
-constexpr int64_t kPrefetchBytes = 4096;
-
-// 64 outputs of kRows rows, in strips of one or two vectors per accumulator.
-template <DataType kType, int kRows>
-HWY_INLINE void MatVecBlock(const void* weights, int64_t k_padded, const float* x, float* sums_out) {
-  const FullF32 d;
-  constexpr size_t kBlock = 64;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kMaxVectors = kBlock / (hn::MaxLanes(FullF32()) < 4 ? 1 : hn::MaxLanes(FullF32()));
-  hn::Vec<FullF32> sums[kRows][kMaxVectors];
-  for (auto& row : sums) {
-    for (auto& sum : row) sum = hn::Zero(d);
-  }
-  if constexpr (kType == DataType::kF32) {
-    const auto* w = static_cast<const float*>(weights);
-    for (int64_t k = 0; k < k_padded; ++k, w += kBlock) {
-      for (size_t line = 0; line < kBlock * sizeof(float); line += 64) {
-        hwy::Prefetch(reinterpret_cast<const std::byte*>(w) + kPrefetchBytes + line);
-      }
-      for (size_t v = 0; v < kMaxVectors; ++v) {
-        const auto weight = hn::LoadU(d, w + v * lanes);
-        for (int r = 0; r < kRows; ++r) {
-          sums[r][v] = hn::MulAdd(weight, hn::Set(d, x[r * k_padded + k]), sums[r][v]);
-        }
-      }
-    }
-  } else {
-    const hn::RebindToUnsigned<FullF32> d32;
-    const auto upper = hn::Set(d32, 0xFFFF0000u);
-    const auto* w =
-        static_cast<const uint32_t*>(weights);  // a pair of bf16: k in the lower half, k + 1 above
-    for (int64_t k = 0; k < k_padded; k += 2, w += kBlock) {
-      for (size_t line = 0; line < kBlock * sizeof(uint32_t); line += 64) {
-        hwy::Prefetch(reinterpret_cast<const std::byte*>(w) + kPrefetchBytes + line);
-      }
-      for (size_t v = 0; v < kMaxVectors; ++v) {
-        const auto pairs = hn::LoadU(d32, w + v * lanes);
-        const auto even = hn::BitCast(d, hn::ShiftLeft<16>(pairs)),
-                   odd = hn::BitCast(d, hn::And(pairs, upper));
-        for (int r = 0; r < kRows; ++r) {
-          sums[r][v] = hn::MulAdd(even, hn::Set(d, x[r * k_padded + k]), sums[r][v]);
-          sums[r][v] = hn::MulAdd(odd, hn::Set(d, x[r * k_padded + k + 1]), sums[r][v]);
-        }
-      }
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (size_t v = 0; v < kMaxVectors; ++v) hn::StoreU(sums[r][v], d, sums_out + r * kBlock + v * lanes);
-  }
-}
-
-template <DataType kType>
-void PackedMatVecOf(const void* weights, int64_t k_padded, int64_t n, const float* x, int64_t rows,
-                    bool accumulate, float* out, int64_t out_stride) {
-  constexpr int64_t kBlock = 64;
-  HWY_ALIGN float sums[kMaxMatVecRows * kBlock];
-  for (int64_t n0 = 0; n0 < n; n0 += kBlock) {
-    const void* block = static_cast<const std::byte*>(weights) + n0 * k_padded * SizeOf(kType);
-    if (rows == 1) MatVecBlock<kType, 1>(block, k_padded, x, sums);
-    if (rows == 2) MatVecBlock<kType, 2>(block, k_padded, x, sums);
-    if (rows == 3) MatVecBlock<kType, 3>(block, k_padded, x, sums);
-    if (rows == 4) MatVecBlock<kType, 4>(block, k_padded, x, sums);
-    for (int64_t r = 0; r < rows; ++r) {
-      float* target = out + r * out_stride + n0;
-      for (int64_t j = 0; j < std::min(kBlock, n - n0); ++j) {
-        target[j] = sums[r * kBlock + j] + (accumulate ? target[j] : 0.0f);
-      }
-    }
-  }
-}
-
-void PackedMatVecImpl(const void* weights, DataType dtype, int64_t k_padded, int64_t n, const float* x,
-                      int64_t rows, bool accumulate, float* out, int64_t out_stride) {
-  if (dtype == DataType::kBF16) {
-    PackedMatVecOf<DataType::kBF16>(weights, k_padded, n, x, rows, accumulate, out, out_stride);
-  } else {
-    PackedMatVecOf<DataType::kF32>(weights, k_padded, n, x, rows, accumulate, out, out_stride);
-  }
+                           DataType dtype, const void* next, int64_t num_keys, int64_t head_dim, float* out) {
+  KVBLEND_FOR_DTYPE(
+      dtype, AddWeightedValuesOf<kType>(weights, stride, group, values, next, num_keys, head_dim, out));
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
@@ -189,20 +203,16 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(KeyDotsImpl);
 HWY_EXPORT(AddWeightedValuesImpl);
-HWY_EXPORT(PackedMatVecImpl);
 
-void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, int64_t num_keys,
-             int64_t head_dim, float* scores, int64_t scores_stride) {
-  HWY_DYNAMIC_DISPATCH(KeyDotsImpl)(q, group, keys, dtype, num_keys, head_dim, scores, scores_stride);
+void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, const void* next,
+             int64_t num_keys, int64_t head_dim, float* scores, int64_t scores_stride) {
+  HWY_DYNAMIC_DISPATCH(KeyDotsImpl)
+  (q, group, keys, dtype, next, num_keys, head_dim, scores, scores_stride);
 }
 void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t group, const void* values,
-                       DataType dtype, int64_t num_keys, int64_t head_dim, float* out) {
+                       DataType dtype, const void* next, int64_t num_keys, int64_t head_dim, float* out) {
   HWY_DYNAMIC_DISPATCH(AddWeightedValuesImpl)
-  (weights, weights_stride, group, values, dtype, num_keys, head_dim, out);
-}
-void PackedMatVec(const void* weights, DataType dtype, int64_t k_padded, int64_t n, const float* x,
-                  int64_t rows, bool accumulate, float* out, int64_t out_stride) {
-  HWY_DYNAMIC_DISPATCH(PackedMatVecImpl)(weights, dtype, k_padded, n, x, rows, accumulate, out, out_stride);
+  (weights, weights_stride, group, values, dtype, next, num_keys, head_dim, out);
 }
 
 }  // namespace kvblend::kernels::simd

@@ -232,15 +232,16 @@ void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elem
 void PackValues(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
                 uint32_t* out, int64_t columns);
 
-// --- dots.cc, dots_bf16.cc, tiled_dots_bf16.cc ---
+// --- dots.cc, dots_bf16.cc, tiled_dots_bf16.cc, packed_mat_vec.cc ---
 
 /// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
-/// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous
-void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, int64_t num_keys,
-             int64_t head_dim, float* scores, int64_t scores_stride);
-/// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]
+/// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous; next: as many rows that are read after these, fetched
+/// meanwhile; null: those behind them
+void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, const void* next,
+             int64_t num_keys, int64_t head_dim, float* scores, int64_t scores_stride);
+/// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]; next: as KeyDots
 void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t group, const void* values,
-                       DataType dtype, int64_t num_keys, int64_t head_dim, float* out);
+                       DataType dtype, const void* next, int64_t num_keys, int64_t head_dim, float* out);
 
 /// Whether the two products below exist: where the processor multiplies bf16 vectors.
 bool HasBf16Dots();
