@@ -40,20 +40,28 @@ BENCHMARK(BM_Linear)
     ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {1536}, {576}})
     ->UseRealTime();
 
-// The same with a file's codes of 4 bits.
-void BM_LinearOfCodes(benchmark::State& state) {
+// The same with a file's codes.
+void LinearOfCodes(benchmark::State& state, int32_t bits) {
   const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
-  const auto weights = Cpu().PackWeights(out, in, WeightUsage::kLinear, NibbleRows()).value();
+  const auto weights = Cpu().PackWeights(out, in, WeightUsage::kLinear, CodeRows(bits)).value();
   Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, *weights, false, y.view); });
   ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
 }
+
+// Of 4 bits.
+void BM_LinearOfCodes(benchmark::State& state) { LinearOfCodes(state, 4); }
 BENCHMARK(BM_LinearOfCodes)
     ->ArgsProduct({{1, 8, 16, 32, 33, 300, 1024, 6000}, {576}, {3072}})
     ->ArgsProduct({{300}, {576}, {960, 576}})
     ->ArgsProduct({{1, 2, 4, 8, 300, 1024}, {1536}, {576}})
     ->UseRealTime();
+
+void BM_LinearOf6Bits(benchmark::State& state) { LinearOfCodes(state, 6); }
+BENCHMARK(BM_LinearOf6Bits)->ArgsProduct({{1, 2, 4, 8, 300}, {576}, {3072}})->UseRealTime();
+void BM_LinearOf8Bits(benchmark::State& state) { LinearOfCodes(state, 8); }
+BENCHMARK(BM_LinearOf8Bits)->ArgsProduct({{1, 2, 4, 8, 300}, {576}, {3072}})->UseRealTime();
 
 // Few rows over 30 layers' worth of different matrices, as in decoding: bound by memory. Arg: rows.
 void BM_LinearFromMemory(benchmark::State& state) {
@@ -84,7 +92,7 @@ void BM_ExpertLinear(benchmark::State& state) {
   constexpr int32_t kExperts = 128, kChosen = 8;
   constexpr int64_t kIn = 2048, kOut = 1536;
   const int64_t tokens = state.range(0), rows = tokens * kChosen;
-  static const auto weights = Cpu().PackExperts(kExperts, kOut, kIn, NibbleRows()).value();
+  static const auto weights = Cpu().PackExperts(kExperts, kOut, kIn, CodeRows(4)).value();
   std::mt19937 random(3);
   std::vector<int32_t> experts(rows), all(kExperts);
   std::iota(all.begin(), all.end(), 0);

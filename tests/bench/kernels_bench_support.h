@@ -63,20 +63,28 @@ struct Matrix {
   MatrixView view;
 };
 
-/// Weights in 4 bits with a scale for 32 inputs, as Q4_0 has them.
-class NibbleRows final : public WeightSource {
+/// Weights as codes with a scale for 32 inputs, as Q4_0 and Q8_0 have them.
+class CodeRows final : public WeightSource {
  public:
+  explicit CodeRows(int32_t bits) : bits_(bits) {}
+
   absl::Status ReadRow(int64_t, absl::Span<float>) const override {
     return absl::UnimplementedError("these weights are codes");
   }
   std::optional<QuantizedFormat> FormatOf(int64_t) const override {
-    return QuantizedFormat{.bits = 4, .group = 32, .zero_point = 8, .has_minimum = false};
+    return QuantizedFormat{.bits = bits_, .group = 32, .zero_point = 1 << (bits_ - 1), .has_minimum = false};
   }
   absl::Status ReadCodes(int64_t row, const QuantizedRow& out) const override {
-    for (size_t i = 0; i < out.codes.size(); ++i) out.codes[i] = static_cast<uint8_t>((row + 7 * i) % 16);
+    const size_t values = size_t{1} << bits_;
+    for (size_t i = 0; i < out.codes.size(); ++i) {
+      out.codes[i] = static_cast<uint8_t>((static_cast<size_t>(row) + 7 * i) % values);
+    }
     std::fill(out.scales.begin(), out.scales.end(), 0x1p-8f);
     return absl::OkStatus();
   }
+
+ private:
+  const int32_t bits_;
 };
 
 inline KvPagesView PagesOf(const Matrix& k, const Matrix& v, int32_t num_pages, int32_t page_size) {

@@ -87,7 +87,7 @@ absl::Status CodedProducts(CpuContext& context, ColumnProduct<Code> product, Con
     group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
   }
   KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
-                           QuantizeRows<Code>(context, x, group, /*multiple=*/1));
+                           QuantizeRows<Code>(context, x, group, /*tile_rows=*/1));
   ForColumns(context, experts, chunks, out.cols,
              [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
                MultiplyCodes(product, column, inputs.rows, rows, chunk, first_output, out);

@@ -82,14 +82,14 @@ class BlockOutput {
 template <class Code>
 absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*multiple=*/1);
+  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1);
   if (!quantized.ok()) return quantized.status();
   CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
   // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
-  // these products.
+  // these products. A column of several rows is worth handing out by itself.
   const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, int64_t{16} * context.pool.num_threads());
+                parts = std::min<int64_t>(columns, 16 * out.rows * context.pool.num_threads());
   context.pool.ParallelFor(parts, [&](int64_t part) {
     for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
       float* targets[kMaxColumnRows];
@@ -132,11 +132,12 @@ absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, Co
 
 template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
-                                                 int64_t multiple) {
-  const int64_t padded = RoundUp(x.rows, multiple);
+                                                 int64_t tile_rows) {
+  const int64_t padded = RoundUp(x.rows, tile_rows);
   QuantizedRows<Code> result;
   result.rows.cols = RoundUp(x.cols, kChunkInputs);
   result.rows.group = group;
+  result.rows.tile_rows = tile_rows;
   const int64_t row_codes = result.rows.cols / CodedRows<Code>::kInputs,
                 codes_bytes = padded * row_codes * static_cast<int64_t>(sizeof(Code)),
                 scales = padded * result.rows.groups();
@@ -152,9 +153,10 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
       if (r < x.rows) {
         simd::QuantizeActivations(x.Rows(r, 1).data, x.dtype, x.cols, row);
       } else {
-        std::fill_n(row.codes, row_codes, Code{});
-        std::fill_n(row.steps, row.groups(), 0.0f);
-        std::fill_n(row.sums, row.groups(), 0.0f);
+        for (int64_t g = 0; g < row.groups(); ++g) {
+          std::fill_n(row.codes + g * row.group_stride(), row.group_codes(), Code{});
+          row.steps[g * tile_rows] = row.sums[g * tile_rows] = 0.0f;
+        }
       }
     }
   });
@@ -198,6 +200,9 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
   if (x.rows <= kMaxColumnRows) {
+    if (matrix.smallest_bits() > 4 && kernels.few_pair_rows != nullptr) {
+      return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
+    }
     return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
   }
   return ManyRows(context, kernels.pairs, x, matrix, accumulate, out);

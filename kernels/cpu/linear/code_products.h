@@ -10,7 +10,8 @@
 // neighbours, of weights as of activations: twice the multiplications, and activations more exact than in bf16.
 //
 // A few rows in 16 bits are multiplied straight from a column as rows in 8 bits are, in two terms: code = 255 * high +
-// low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs.
+// low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs. Codes
+// of more than 4 bits are expanded to pairs instead where bytes have no room for their products.
 #pragma once
 
 #include <cstdint>
@@ -42,22 +43,31 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
-/// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros.
+/// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros. Rows of a tile, which are
+/// multiplied together, lie group by group beside each other: apart by a whole row, words of the same group fall into
+/// few sets of the first-level cache.
 template <class Code>
 struct CodedRows {
   /// Inputs that one element of `codes` holds.
   static constexpr int64_t kInputs = std::is_same_v<Code, CodeTerms> ? kCodesPerWord : 1;
   static constexpr int64_t kPerWord = static_cast<int64_t>(kInputs * sizeof(uint32_t) / sizeof(Code));
 
-  Code* codes = nullptr;   // [rows, cols / kInputs] of magnitude <= kLargestRowCode, in the order of words
-  float* steps = nullptr;  // [rows, groups]
-  float* sums = nullptr;   // [rows, groups]: sums of a group's values
+  // [rows / tile_rows, groups, tile_rows, group / kInputs] of magnitude <= kLargestRowCode, in the order of words
+  Code* codes = nullptr;
+  float* steps = nullptr;  // [rows / tile_rows, groups, tile_rows]
+  float* sums = nullptr;   // like steps: sums of a group's values
   int64_t cols = 0;
   int64_t group = 0;  // inputs: 16 or 32
+  int64_t tile_rows = 1;
 
   int64_t groups() const { return cols / group; }
+  int64_t group_codes() const { return group / kInputs; }
+  /// From one group of a row to its next, in `codes`; in steps and sums it is tile_rows.
+  int64_t group_stride() const { return tile_rows * group_codes(); }
+  /// The rows from `index` on: one row, or a tile and what is behind it.
   CodedRows Row(int64_t index) const {
-    return {codes + index * (cols / kInputs), steps + index * groups(), sums + index * groups(), cols, group};
+    const int64_t scale = index / tile_rows * groups() * tile_rows + index % tile_rows;
+    return {codes + scale * group_codes(), steps + scale, sums + scale, cols, group, tile_rows};
   }
 };
 using RowCodes = CodedRows<int8_t>;
@@ -83,7 +93,8 @@ struct BlockKernels {
   /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`
   void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out);
   /// out[r * out_stride + j] = (its value, where `accumulate`, or 0) + row r . output j over groups
-  /// [first_group, first_group + num_groups), r < rows, j < kPackedBlock. REQUIRES: block came from expand
+  /// [first_group, first_group + num_groups), r < rows, j < kPackedBlock. REQUIRES: block came from expand;
+  /// rows.tile_rows == rows
   void (*multiply)(const CodedRows<Code>& rows, const BlockCodes& block, int64_t first_group,
                    int64_t num_groups, bool accumulate, float* out, int64_t out_stride);
 };
@@ -104,6 +115,8 @@ struct CodeKernels {
   BlockKernels<int16_t> pairs;
   ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
+  /// The same for weights of more than 4 bits; null where terms are as fast.
+  ColumnProduct<int16_t> few_pair_rows;
 };
 
 /// The best that the processor has and KVBLEND_CPU allows; null where there are none.

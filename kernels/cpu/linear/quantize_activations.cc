@@ -39,18 +39,19 @@ HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) 
   return hn::IfThenElseZero(encodable, inverse);
 }
 
-// Brings codes into the order of words (code_products.h).
+// Brings codes into the order of words (code_products.h). Eight at a time, as many as were stored together at least:
+// a load that spans two stores waits until both have left for the cache.
 HWY_INLINE void OrderAsWords(int8_t* codes, int64_t group) {
-  alignas(16) static constexpr uint8_t kOrder[16] = {0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15};
-  for (int64_t j = 0; j < group; j += 16) {
-    auto* sixteen = reinterpret_cast<uint8_t*>(codes + j);
+  alignas(8) static constexpr uint8_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
+  for (int64_t j = 0; j < group; j += 8) {
+    auto* eight = reinterpret_cast<uint8_t*>(codes + j);
 #if HWY_TARGET == HWY_SCALAR
-    uint8_t ordered[16];
-    for (int i = 0; i < 16; ++i) ordered[i] = sixteen[kOrder[i]];
-    std::copy_n(ordered, 16, sixteen);
+    uint8_t ordered[8];
+    for (int i = 0; i < 8; ++i) ordered[i] = eight[kOrder[i]];
+    std::copy_n(ordered, 8, eight);
 #else
-    const hn::FixedTag<uint8_t, 16> d;
-    hn::StoreU(hn::TableLookupBytes(hn::LoadU(d, sixteen), hn::Load(d, kOrder)), d, sixteen);
+    const hn::FixedTag<uint8_t, 8> d;
+    hn::StoreU(hn::TableLookupBytes(hn::LoadU(d, eight), hn::Load(d, kOrder)), d, eight);
 #endif
   }
 }
@@ -110,9 +111,10 @@ HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* c
 
 template <DataType kType, class Code>
 void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out) {
-  const int64_t group = out.group, whole = n / group, group_codes = group / CodedRows<Code>::kInputs;
+  const int64_t group = out.group, whole = n / group, stride = out.group_stride(), scales = out.tile_rows;
   for (int64_t g = 0; g < whole; ++g) {
-    QuantizeGroupOf<kType>(x, g * group, group, out.codes + g * group_codes, out.steps + g, out.sums + g);
+    QuantizeGroupOf<kType>(x, g * group, group, out.codes + g * stride, out.steps + g * scales,
+                           out.sums + g * scales);
   }
   float rest[kChunkInputs] = {};  // of the last group, and zeros
   const OneF32 one;
@@ -120,7 +122,8 @@ void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out)
     rest[i - whole * group] = hn::GetLane(LoadF32<kType>(one, x, i));
   }
   for (int64_t g = whole; g < out.groups(); ++g) {
-    QuantizeGroupOf<DataType::kF32>(rest, 0, group, out.codes + g * group_codes, out.steps + g, out.sums + g);
+    QuantizeGroupOf<DataType::kF32>(rest, 0, group, out.codes + g * stride, out.steps + g * scales,
+                                    out.sums + g * scales);
     std::fill(std::begin(rest), std::end(rest), 0.0f);
   }
 }

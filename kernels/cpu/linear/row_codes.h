@@ -12,13 +12,13 @@ namespace kvblend::kernels {
 template <class Code>
 struct QuantizedRows {
   ScratchPool::Lease lease;
-  CodedRows<Code> rows;  // as many as x has, rounded up to a multiple of what was asked for, with zeros
+  CodedRows<Code> rows;  // as many as x has, rounded up to whole tiles with rows of zeros
 };
 
-/// x in groups of `group` inputs. kResourceExhausted: no memory.
+/// x in groups of `group` inputs and tiles of `tile_rows` rows. kResourceExhausted: no memory.
 template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
-                                                 int64_t multiple);
+                                                 int64_t tile_rows);
 
 /// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), by `product`, which is of CodeKernels.
 template <class Code>

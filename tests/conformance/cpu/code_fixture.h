@@ -75,6 +75,32 @@ struct ExpandedBlock {
   const BlockCodes codes;
 };
 
+/// Rows that lie one behind the other, from `first` on, as the tile of `count` rows that products of many rows take.
+template <class Code>
+struct RowTile {
+  RowTile(const CodedRows<Code>& source, int64_t first, int64_t count)
+      : codes(count * source.cols / CodedRows<Code>::kInputs),
+        steps(count * source.groups()),
+        sums(steps.size()),
+        rows{codes.data(), steps.data(), sums.data(), source.cols, source.group, count} {
+    for (int64_t r = 0; r < count; ++r) {
+      const CodedRows<Code> from = source.Row(first + r), to = rows.Row(r);
+      for (int64_t g = 0; g < source.groups(); ++g) {
+        std::copy_n(from.codes + g * from.group_stride(), from.group_codes(),
+                    to.codes + g * to.group_stride());
+        to.steps[g * count] = from.steps[g];
+        to.sums[g * count] = from.sums[g];
+      }
+    }
+  }
+  RowTile(const RowTile&) = delete;
+  RowTile& operator=(const RowTile&) = delete;
+
+  std::vector<Code> codes;
+  std::vector<float> steps, sums;
+  const CodedRows<Code> rows;
+};
+
 /// One to num_rows rows straight from the columns give bit for bit what `many`, [rows, kPackedBlock], says of them, as far as it
 /// goes.
 template <typename Row, typename FewRows>

@@ -96,8 +96,9 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
                                   kernels->bytes.expand);
         for (int64_t first = 0; first + kernels->bytes.rows <= kNumRows; ++first) {
           std::fill(out.begin(), out.end(), 1.0f);
-          kernels->bytes.multiply(rows.view().Row(first), block.codes, 0, groups, /*accumulate=*/true,
-                                  out.data(), kPackedBlock);
+          const RowTile tile(rows.view(), first, kernels->bytes.rows);
+          kernels->bytes.multiply(tile.rows, block.codes, 0, groups, /*accumulate=*/true, out.data(),
+                                  kPackedBlock);
           for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
             for (int64_t o = 0; o < kPackedBlock; ++o) {
               ASSERT_EQ(out[r * kPackedBlock + o], expected(first + r, o) + 1);
@@ -132,12 +133,13 @@ TEST_F(CodeKernelsTest, TheLargestPairsDoNotOverflow) {
             sums[r * groups + c / format.group] += codes.back();
           }
         }
-        const RowPairs rows{codes.data(), steps.data(), sums.data(), kCols, format.group};
+        const RowTile tile(RowPairs{codes.data(), steps.data(), sums.data(), kCols, format.group}, 0,
+                           num_rows);
         const ExpandedBlock block(*matrix, kCols, format.group, RowPairs::kPerWord, format.bits,
                                   kernels->pairs.expand);
         std::vector<float> out(num_rows * kPackedBlock, 5.0f);
-        kernels->pairs.multiply(rows, block.codes, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
-        kernels->pairs.multiply(rows, block.codes, 1, groups - 1, /*accumulate=*/true, out.data(),
+        kernels->pairs.multiply(tile.rows, block.codes, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
+        kernels->pairs.multiply(tile.rows, block.codes, 1, groups - 1, /*accumulate=*/true, out.data(),
                                 kPackedBlock);
         for (int64_t r = 0; r < num_rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
@@ -175,10 +177,11 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
                                         << " bits, groups of " << group << " of " << format.group);
         const ExpandedBlock block(*matrix, cols, group, kCodesPerWord, format.bits, kernels->bytes.expand);
         std::vector<float> many(kernels->bytes.rows * kPackedBlock);
-        kernels->bytes.multiply(rows.view(), block.codes, 0, 3, /*accumulate=*/false, many.data(),
+        const RowTile tile(rows.view(), 0, kernels->bytes.rows);
+        kernels->bytes.multiply(tile.rows, block.codes, 0, 3, /*accumulate=*/false, many.data(),
                                 kPackedBlock);
-        kernels->bytes.multiply(rows.view(), block.codes, 3, cols / group - 3, /*accumulate=*/true,
-                                many.data(), kPackedBlock);
+        kernels->bytes.multiply(tile.rows, block.codes, 3, cols / group - 3, /*accumulate=*/true, many.data(),
+                                kPackedBlock);
         for (int64_t r = 0; r < kernels->bytes.rows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) {
             double sum = 0, magnitude = 0;

@@ -1,5 +1,6 @@
-// Few rows of activations in 16 bits, in two terms of 8 each, on every instruction set that this processor has: the largest
-// terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs give.
+// Few rows of activations in 16 bits, in two terms of 8 each or as pairs, on every instruction set that this processor has: the
+// largest terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs of many
+// rows give.
 #include <cmath>
 #include <cstdlib>
 #include <string>
@@ -86,8 +87,8 @@ TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
   }
 }
 
-// Rows in 16 bits in two terms, straight from a column, are what pairs give from the block, for any number of rows.
-TEST_F(CodeTermsTest, FewRowsOfTermsAreBitForBitAsPairs) {
+// Rows in 16 bits, straight from a column, are what pairs give from the block, for any number of rows.
+TEST_F(CodeTermsTest, FewRowsAreBitForBitAsPairsOfMany) {
   constexpr int64_t kNumRows = 8;
   Rng rng(20261124);
   for (const QuantizedFormat& format : AllCodeFormats()) {
@@ -119,10 +120,14 @@ TEST_F(CodeTermsTest, FewRowsOfTermsAreBitForBitAsPairs) {
                                   kernels->pairs.expand);
         std::vector<float> many(kNumRows * kPackedBlock);
         for (const int64_t first : {int64_t{0}, kNumRows - kernels->pairs.rows}) {
-          kernels->pairs.multiply(pairs.Row(first), block.codes, 0, cols / group, /*accumulate=*/false,
+          const RowTile tile(pairs, first, kernels->pairs.rows);
+          kernels->pairs.multiply(tile.rows, block.codes, 0, cols / group, /*accumulate=*/false,
                                   many.data() + first * kPackedBlock, kPackedBlock);
         }
         ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows, many);
+        if (kernels->few_pair_rows != nullptr) {
+          ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows, many);
+        }
       }
     }
   }

@@ -20,6 +20,8 @@ namespace {
 struct Ops : Lanes8 {
   static constexpr char kName[] = "avx2";
   static constexpr bool kSignedBytes = true;
+  // A term takes a sign's detour and a multiplication that widens its sums, twice for each word of activations.
+  static constexpr bool kFewPairRows = true;
 
   // Pairs of products of a word, in 16 bits.
   template <int kBits>
@@ -62,9 +64,9 @@ struct Ops : Lanes8 {
     return kBits == 4 || kBits == 8 ? 1 : 2;
   }
 
-  // Adds the words of one step.
-  template <int kBits>
-  static HWY_INLINE void AddStep(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
+  // Adds the words of one step. Rows have kWords of a group each.
+  template <int kBits, int kWords>
+  static HWY_INLINE void AddStep(const uint32_t* weights, const int8_t* codes,
                                  Ints (&sums)[kRows][kVectors]) {
     constexpr int kStep = StepOf<kBits>();
     Ints columns[kStep][kVectors];
@@ -72,7 +74,7 @@ struct Ops : Lanes8 {
       for (int v = 0; v < kVectors; ++v) columns[s][v] = Load(weights + s * kPackedBlock + v * kLanes);
     }
     for (int r = 0; r < kRows; ++r) {
-      const int8_t* row = codes + r * codes_stride;
+      const int8_t* row = codes + r * kWords * kCodesPerWord;
       const Ints first = Set(WordOfCodes(row));
       for (int v = 0; v < kVectors; ++v) {
         Ints pairs = Pairs<kBits>(columns[0][v], first);
@@ -87,23 +89,22 @@ struct Ops : Lanes8 {
     }
   }
 
-  template <int kBits, int... kStep>
+  template <int kBits, int kWords, int... kStep>
   static HWY_INLINE void AddSteps(std::integer_sequence<int, kStep...>, const uint32_t* weights,
-                                  const int8_t* codes, int64_t codes_stride, Ints (&sums)[kRows][kVectors]) {
-    constexpr int kWords = StepOf<kBits>();
-    (AddStep<kBits>(weights + kStep * kWords * kPackedBlock, codes + kStep * kWords * kCodesPerWord,
-                    codes_stride, sums),
+                                  const int8_t* codes, Ints (&sums)[kRows][kVectors]) {
+    constexpr int kStepWords = StepOf<kBits>();
+    (AddStep<kBits, kWords>(weights + kStep * kStepWords * kPackedBlock,
+                            codes + kStep * kStepWords * kCodesPerWord, sums),
      ...);
   }
 
   template <int kBits, int kWords>
-  static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
-                              Ints (&sums)[kRows][kVectors]) {
+  static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, Ints (&sums)[kRows][kVectors]) {
     for (int r = 0; r < kRows; ++r) {
       for (int v = 0; v < kVectors; ++v) sums[r][v] = _mm256_setzero_si256();
     }
-    AddSteps<kBits>(std::make_integer_sequence<int, kWords / StepOf<kBits>()>(), weights, codes, codes_stride,
-                    sums);
+    AddSteps<kBits, kWords>(std::make_integer_sequence<int, kWords / StepOf<kBits>()>(), weights, codes,
+                            sums);
     if constexpr (kBits == 4) {
       for (int r = 0; r < kRows; ++r) {
         for (int v = 0; v < kVectors; ++v) sums[r][v] = SumPairs(sums[r][v]);

@@ -13,6 +13,7 @@ struct Ops {
   using Ints = __m512i;
   static constexpr char kName[] = "avx512_vnni";
   static constexpr bool kSignedBytes = false;
+  static constexpr bool kFewPairRows = false;
   static constexpr int64_t kLanes = 16;
   // Sums of codes and sums of groups take 24 of 32 registers.
   static constexpr int kRows = 6, kVectors = 2;

@@ -13,6 +13,7 @@ namespace {
 struct Ops : Lanes8 {
   static constexpr char kName[] = "avx_vnni";
   static constexpr bool kSignedBytes = false;
+  static constexpr bool kFewPairRows = false;
 
   static HWY_INLINE Ints AddProducts(Ints sums, Ints weights, Ints row) {
     return _mm256_dpbusd_avx_epi32(sums, weights, row);

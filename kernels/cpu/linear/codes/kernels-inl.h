@@ -7,11 +7,13 @@
 //   kRows, kVectors         of a tile whose sums stay in registers
 //   kPairRows, kPairVectors the same for pairs of codes (pairs-inl.h)
 //   kFewRows                at least 2; rows of a column's products whose sums, of two terms each, stay in registers
+//   kFewPairRows            whether few rows of more than 4 bits are faster in pairs than in terms
 //   kSignedBytes            whether codes of 8 bits are multiplied as -128 .. 127
 //   Load, Store, ...        by their names
 //   AddTwo<kBits>           adds the products of two words of weights with two of a row to sums, of which Total<kBits> makes
 //                           sums of 32 bits; as many of them as a group has
-//   Tile<kBits, kWords>     sums over a group's words of four products each, for a tile of rows
+//   Tile<kBits, kWords>     sums over a group's words of four products each, for a tile of rows, whose codes of the group
+//                           lie behind each other
 
 // Words 2 * quad and 2 * quad + 1 of a chunk. planes: of the chunk, from the first of the outputs on
 template <int kUpperBits>
@@ -49,6 +51,13 @@ HWY_INLINE void UnpackQuad(const uint32_t* planes, int quad, Ops::Ints& first, O
   }
 }
 
+// Bytes as pairs of 16 bits. A code has a sign only where kernels of bytes have it: then no code without one has its highest
+// bit set.
+HWY_INLINE Ops::Ints OddBytes(Ops::Ints v) {
+  return Ops::kSignedBytes ? Ops::ShiftRightSigned16(v, 8) : Ops::ShiftRight16(v, 8);
+}
+HWY_INLINE Ops::Ints EvenBytes(Ops::Ints v) { return OddBytes(Ops::ShiftLeft16(v, 8)); }
+
 // Steps and minima of a group's values; the minimum carries the zero point.
 struct GroupScales {
   Ops::Floats step, minimum;
@@ -85,152 +94,7 @@ HWY_INLINE Ops::Floats AddGroup(Ops::Floats product, const GroupScales& scales, 
   return Ops::MulAdd(scales.minimum, Ops::SetFloats(sum), Ops::MulAdd(scaled, Ops::SetFloats(step), total));
 }
 
-// --- few rows, straight from a column ---
-
-// How a row's codes are read: the words of either of its terms, and what their sums become.
-template <class Code>
-struct CodeTermsOf;
-template <>
-struct CodeTermsOf<int8_t> {
-  static constexpr int kTerms = 1;
-  static HWY_INLINE Ops::Floats Product(const Ops::Ints (&sums)[kTerms]) { return Ops::ToFloats(sums[0]); }
-};
-template <>
-struct CodeTermsOf<CodeTerms> {
-  static constexpr int kTerms = 2;
-  // Floats hold either term's sum, below 2^20, exactly, and their sum is rounded once: as the whole number is when it is
-  // converted.
-  static HWY_INLINE Ops::Floats Product(const Ops::Ints (&sums)[kTerms]) {
-    return Ops::MulAdd(Ops::ToFloats(sums[0]), Ops::SetFloats(static_cast<float>(kTermBase)),
-                       Ops::ToFloats(sums[1]));
-  }
-};
-
-// Vectors of a column's outputs.
-constexpr int kColumnVectors = static_cast<int>(kColumnOutputs / Ops::kLanes);
-
-// The products of one group. A word of a row is read once for all outputs, and a word of weights for all rows. planes: of the
-// chunk; the group's begin with quad `first_quad`
-template <int kUpperBits, int kWords, int kRows, class Code>
-HWY_INLINE void AddGroupOfRows(const QuantizedColumn& column, const uint32_t* planes, int first_quad,
-                               const CodedRows<Code>* rows, int64_t group, int64_t scale,
-                               Ops::Floats zero_point, Ops::Floats (&totals)[kRows][kColumnVectors]) {
-  constexpr int kBits = 4 + kUpperBits, kTerms = CodeTermsOf<Code>::kTerms;
-  constexpr int64_t kWordBytes = kTerms * kCodesPerWord, kGroupBytes = kWords * kWordBytes;
-  Ops::Ints sums[kRows][kColumnVectors][kTerms];
-  for (auto& row : sums) {
-    for (auto& vector : row) {
-      for (Ops::Ints& sum : vector) sum = Ops::ZeroInts();
-    }
-  }
-  for (int quad = 0; quad < kWords / 2; ++quad) {
-    Ops::Ints first[kColumnVectors], second[kColumnVectors];
-    for (int v = 0; v < kColumnVectors; ++v) {
-      UnpackQuad<kUpperBits>(planes + v * Ops::kLanes, first_quad + quad, first[v], second[v]);
-    }
-    for (int r = 0; r < kRows; ++r) {
-      const auto* words =
-          reinterpret_cast<const int8_t*>(rows[r].codes) + group * kGroupBytes + 2 * quad * kWordBytes;
-      for (int t = 0; t < kTerms; ++t) {
-        const auto word = Ops::Set(WordOfCodes(words + t * kCodesPerWord)),
-                   next = Ops::Set(WordOfCodes(words + kWordBytes + t * kCodesPerWord));
-        for (int v = 0; v < kColumnVectors; ++v) {
-          Ops::template AddTwo<kBits>(first[v], second[v], word, next, sums[r][v][t]);
-        }
-      }
-    }
-  }
-  for (int v = 0; v < kColumnVectors; ++v) {
-    const GroupScales scales = ScalesOf(column, scale, v * Ops::kLanes, zero_point);
-    for (int r = 0; r < kRows; ++r) {
-      for (Ops::Ints& sum : sums[r][v]) sum = Ops::template Total<kBits>(sum);
-      totals[r][v] = AddGroup(CodeTermsOf<Code>::Product(sums[r][v]), scales, rows[r].steps[group],
-                              rows[r].sums[group], totals[r][v]);
-    }
-  }
-}
-
-template <int kUpperBits, int kWords, int kRows, class Code>
-void FewRowsOf(const QuantizedColumn& column, const CodedRows<Code>* rows, bool accumulate,
-               float* const* out) {
-  constexpr int kGroupsPerChunk = 8 / kWords, kQuadsPerGroup = kWords / 2;
-  const int64_t bytes_per_chunk = column.bytes() / column.chunks, plane_bytes = column.plane_bytes();
-  const int64_t chunk_scales = kChunkInputs / column.format.group;
-  const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format));
-  Ops::Floats totals[kRows][kColumnVectors];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kColumnVectors; ++v) {
-      totals[r][v] = accumulate ? Ops::LoadFloats(out[r] + v * Ops::kLanes) : Ops::Zero();
-    }
-  }
-  for (int64_t chunk = 0; chunk < column.chunks; ++chunk) {
-    // Every column fetches its successor, which lies behind it.
-    const std::byte* next = column.data + (column.chunks + chunk) * bytes_per_chunk;
-    for (int64_t byte = 0; byte < bytes_per_chunk; byte += 64) hwy::Prefetch(next + byte);
-    const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * plane_bytes);
-    for (int g = 0; g < kGroupsPerChunk; ++g) {
-      const int64_t scale = chunk * chunk_scales + (chunk_scales == kGroupsPerChunk ? g : 0);
-      AddGroupOfRows<kUpperBits, kWords>(column, planes, g * kQuadsPerGroup, rows,
-                                         chunk * kGroupsPerChunk + g, scale, zero_point, totals);
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kColumnVectors; ++v) Ops::StoreFloats(totals[r][v], out[r] + v * Ops::kLanes);
-  }
-}
-
-// Rows beyond num_rows repeat the first and write where nobody reads.
-template <int kUpperBits, int kWords, int kRows, class Code>
-void FewRowsPadded(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
-                   bool accumulate, float* const* out) {
-  CodedRows<Code> padded[kRows];
-  float* targets[kRows];
-  alignas(64) float unused[kColumnOutputs] = {};
-  for (int r = 0; r < kRows; ++r) {
-    padded[r] = rows[r < num_rows ? r : 0];
-    targets[r] = r < num_rows ? out[r] : unused;
-  }
-  FewRowsOf<kUpperBits, kWords, kRows>(column, padded, accumulate, targets);
-}
-
-// As many rows at a time as have room for their sums: a column stays in the first-level cache.
-template <int kUpperBits, int kWords, class Code>
-void FewRowsIn(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows, bool accumulate,
-               float* const* out) {
-  constexpr int64_t kMost = Ops::kFewRows;
-  for (; num_rows > 0; rows += kMost, out += kMost, num_rows -= kMost) {
-    const int64_t count = std::min(num_rows, kMost);
-    if (count == 1) {
-      FewRowsOf<kUpperBits, kWords, 1>(column, rows, accumulate, out);
-    } else if (count == 2) {
-      FewRowsOf<kUpperBits, kWords, 2>(column, rows, accumulate, out);
-    } else if constexpr (kMost > 2) {
-      FewRowsPadded<kUpperBits, kWords, kMost>(column, rows, count, accumulate, out);
-    }
-  }
-}
-
-template <int kUpperBits, class Code>
-void FewRowsWith(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
-                 bool accumulate, float* const* out) {
-  const auto few = rows[0].group == 32 ? &FewRowsIn<kUpperBits, 8, Code> : &FewRowsIn<kUpperBits, 4, Code>;
-  few(column, rows, num_rows, accumulate, out);
-}
-
-template <class Code>
-void FewRows(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows, bool accumulate,
-             float* const* out) {
-  switch (column.upper_bits()) {
-    case 0:
-      return FewRowsWith<0>(column, rows, num_rows, accumulate, out);
-    case 1:
-      return FewRowsWith<1>(column, rows, num_rows, accumulate, out);
-    case 2:
-      return FewRowsWith<2>(column, rows, num_rows, accumulate, out);
-    default:
-      return FewRowsWith<4>(column, rows, num_rows, accumulate, out);
-  }
-}
+#include "kernels/cpu/linear/codes/few_rows-inl.h"
 
 // --- many rows, from a block ---
 
@@ -284,7 +148,6 @@ template <int kBits, int kWords>
 void MultiplyVectors(const RowCodes& rows, const BlockCodes& block, int64_t first_group, int64_t num_groups,
                      bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = Ops::kRows, kVectors = Ops::kVectors;
-  const int64_t groups = rows.groups();
   Ops::Floats totals[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
@@ -294,13 +157,13 @@ void MultiplyVectors(const RowCodes& rows, const BlockCodes& block, int64_t firs
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     Ops::Ints products[kRows][kVectors];
     Ops::template Tile<kBits, kWords>(block.codes + group * kWords * kPackedBlock,
-                                      rows.codes + group * kWords * kCodesPerWord, rows.cols, products);
+                                      rows.codes + group * kRows * kWords * kCodesPerWord, products);
     for (int v = 0; v < kVectors; ++v) {
       const int64_t index = group * kPackedBlock + v * Ops::kLanes;
       const GroupScales scales{Ops::LoadFloats(block.steps + index), Ops::LoadFloats(block.minimums + index)};
       for (int r = 0; r < kRows; ++r) {
-        totals[r][v] = AddGroup(Ops::ToFloats(products[r][v]), scales, rows.steps[r * groups + group],
-                                rows.sums[r * groups + group], totals[r][v]);
+        totals[r][v] = AddGroup(Ops::ToFloats(products[r][v]), scales, rows.steps[group * kRows + r],
+                                rows.sums[group * kRows + r], totals[r][v]);
       }
     }
   }
@@ -332,4 +195,5 @@ constexpr CodeKernels kKernels = {
     .bytes = {.rows = Ops::kRows, .expand = &Expand, .multiply = &Multiply},
     .pairs = {.rows = Ops::kPairRows, .expand = &ExpandPairs, .multiply = &MultiplyPairs},
     .few_rows = &FewRows<int8_t>,
-    .few_term_rows = &FewRows<CodeTerms>};
+    .few_term_rows = &FewRows<CodeTerms>,
+    .few_pair_rows = Ops::kFewPairRows ? &FewRows<int16_t> : nullptr};

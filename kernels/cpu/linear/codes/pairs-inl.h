@@ -2,12 +2,6 @@
 // neighbouring inputs. Weights are -128 .. 255, as the products in 8 bits have them, so that groups have the same sums, and
 // activations at most 32,767 in magnitude, so that these stay below 2^28.
 
-// A code with a sign only where kernels of bytes have it: then no code without one has its highest bit set.
-HWY_INLINE Ops::Ints OddBytes(Ops::Ints v) {
-  return Ops::kSignedBytes ? Ops::ShiftRightSigned16(v, 8) : Ops::ShiftRight16(v, 8);
-}
-HWY_INLINE Ops::Ints EvenBytes(Ops::Ints v) { return OddBytes(Ops::ShiftLeft16(v, 8)); }
-
 template <int kUpperBits>
 void ExpandPairPlanes(const QuantizedColumn& column, const BlockCodes& out) {
   uint32_t* target = out.codes;
@@ -43,9 +37,9 @@ void ExpandPairs(const QuantizedColumn& column, int64_t group, const BlockCodes&
   ExpandScales(column, group, out);
 }
 
-// sums = the products of one group
+// sums = the products of one group. codes: [kPairRows][kWords * RowPairs::kPerWord]
 template <int kWords>
-HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes, int64_t codes_stride,
+HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes,
                          Ops::Ints (&sums)[Ops::kPairRows][Ops::kPairVectors]) {
   for (auto& row : sums) {
     for (Ops::Ints& sum : row) sum = Ops::ZeroInts();
@@ -56,7 +50,7 @@ HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes, int64_t 
       columns[v] = Ops::Load(weights + word * kPackedBlock + v * Ops::kLanes);
     }
     for (int r = 0; r < Ops::kPairRows; ++r) {
-      const Ops::Ints row = Ops::Set(WordOfCodes(codes + r * codes_stride + word * RowPairs::kPerWord));
+      const Ops::Ints row = Ops::Set(WordOfCodes(codes + (r * kWords + word) * RowPairs::kPerWord));
       for (int v = 0; v < Ops::kPairVectors; ++v) sums[r][v] = Ops::AddPairs(sums[r][v], columns[v], row);
     }
   }
@@ -67,7 +61,6 @@ template <int kWords>
 void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t first_group,
                          int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = Ops::kPairRows, kVectors = Ops::kPairVectors;
-  const int64_t groups = rows.groups();
   if (!accumulate) {
     for (int r = 0; r < kRows; ++r)
       std::memset(out + r * out_stride, 0, kVectors * Ops::kLanes * sizeof(float));
@@ -75,7 +68,7 @@ void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t 
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     Ops::Ints products[kRows][kVectors];
     PairTile<kWords>(block.codes + group * kWords * kPackedBlock,
-                     rows.codes + group * kWords * RowPairs::kPerWord, rows.cols, products);
+                     rows.codes + group * kRows * kWords * RowPairs::kPerWord, products);
     GroupScales scales[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const int64_t index = group * kPackedBlock + v * Ops::kLanes;
@@ -83,7 +76,7 @@ void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t 
     }
     // Totals lie in the output meanwhile: the registers are full of products.
     for (int r = 0; r < kRows; ++r) {
-      const float step = rows.steps[r * groups + group], sum = rows.sums[r * groups + group];
+      const float step = rows.steps[group * kRows + r], sum = rows.sums[group * kRows + r];
       for (int v = 0; v < kVectors; ++v) {
         float* total = out + r * out_stride + v * Ops::kLanes;
         Ops::StoreFloats(

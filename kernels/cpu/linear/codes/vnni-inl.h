@@ -11,8 +11,7 @@ static HWY_INLINE Ints Total(Ints sum) {
 }
 
 template <int kBits, int kWords>
-static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, int64_t codes_stride,
-                            Ints (&sums)[kRows][kVectors]) {
+static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, Ints (&sums)[kRows][kVectors]) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sums[r][v] = ZeroInts();
   }
@@ -20,7 +19,7 @@ static HWY_INLINE void Tile(const uint32_t* weights, const int8_t* codes, int64_
     Ints columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = Load(weights + word * kPackedBlock + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const Ints row = Set(WordOfCodes(codes + r * codes_stride + word * kCodesPerWord));
+      const Ints row = Set(WordOfCodes(codes + (r * kWords + word) * kCodesPerWord));
       for (int v = 0; v < kVectors; ++v) sums[r][v] = AddProducts(sums[r][v], columns[v], row);
     }
   }
