@@ -33,13 +33,15 @@ void ForHeads(int64_t group, const Run& run) {
   if (group - g == 1) run(std::integral_constant<int, 1>(), g);
 }
 
-// Fetches row `row` of those that are read next; null: the processor does it, for they lie behind these.
+// Fetches row `row` of those that are read next; null: what lies some rows ahead of `rows`. The processor's own prefetcher
+// alone stops at every 4 KiB.
 template <DataType kType>
-HWY_INLINE void PrefetchRow(const std::byte* next, int64_t row, int64_t head_dim) {
-  if (next == nullptr) return;
-  constexpr int64_t kLine = 64;
+HWY_INLINE void PrefetchRow(const void* rows, const void* next, int64_t row, int64_t head_dim) {
+  constexpr int64_t kLine = 64, kBytesAhead = 4096;
   const int64_t bytes = head_dim * SizeOf(kType);
-  for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(next + row * bytes + byte);
+  const std::byte* at = next != nullptr ? static_cast<const std::byte*>(next)
+                                        : static_cast<const std::byte*>(rows) + kBytesAhead;
+  for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(at + row * bytes + byte);
 }
 
 #if HWY_TARGET != HWY_SCALAR
@@ -72,7 +74,7 @@ HWY_INLINE void StoreSumsOfFour(const hn::Vec<FullF32> (&v)[4], float* out) {
 }
 
 template <DataType kKeyType, int kGroup>
-HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const std::byte* next, int64_t num_keys,
+HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const void* next, int64_t num_keys,
                              int64_t head_dim, float* scores, int64_t stride) {
   const FullF32 d;
   const OneF32 one;
@@ -83,7 +85,7 @@ HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const std::byte* 
         rows[kKeys];  // the last one again where there are none left: a key's sum is the same in any company
     for (int64_t j = 0; j < kKeys; ++j) {
       rows[j] = (key + std::min(j, count - 1)) * head_dim;
-      if (j < count) PrefetchRow<kKeyType>(next, key + j, head_dim);
+      if (j < count) PrefetchRow<kKeyType>(keys, next, key + j, head_dim);
     }
     hn::Vec<FullF32> sums[kGroup][kKeys];
     for (auto& of_head : sums) {
@@ -121,9 +123,8 @@ template <DataType kKeyType>
 void KeyDotsOf(const float* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                int64_t head_dim, float* scores, int64_t stride) {
   ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
-    KeyDotsGroup<kKeyType, heads()>(q + g * head_dim, keys,
-                                    g == 0 ? static_cast<const std::byte*>(next) : nullptr, num_keys,
-                                    head_dim, scores + g * stride, stride);
+    KeyDotsGroup<kKeyType, heads()>(q + g * head_dim, keys, g == 0 ? next : keys, num_keys, head_dim,
+                                    scores + g * stride, stride);
   });
 }
 
@@ -135,7 +136,7 @@ void KeyDotsImpl(const float* q, int64_t group, const void* keys, DataType dtype
 // Columns [i, i + kVectors * lanes) of kGroup sums over all keys; the values of a block stay in the first-level cache.
 template <DataType kValueType, int kGroup, int kVectors, class D>
 HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, const void* values,
-                                   const std::byte* next, int64_t num_keys, int64_t head_dim, int64_t i,
+                                   const void* next, int64_t num_keys, int64_t head_dim, int64_t i,
                                    float* out) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   hn::Vec<D> sums[kGroup][kVectors];
@@ -143,7 +144,7 @@ HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, co
     for (int v = 0; v < kVectors; ++v) sums[g][v] = hn::LoadU(d, out + g * head_dim + i + v * lanes);
   }
   for (int64_t j = 0; j < num_keys; ++j) {
-    PrefetchRow<kValueType>(next, j, head_dim);
+    if (i == 0) PrefetchRow<kValueType>(values, next, j, head_dim);
     hn::Vec<D> of_key[kGroup];
     for (int g = 0; g < kGroup; ++g) of_key[g] = hn::Set(d, weights[g * stride + j]);
     for (int v = 0; v < kVectors; ++v) {
@@ -157,25 +158,22 @@ HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, co
 }
 
 template <DataType kValueType, int kGroup>
-HWY_INLINE void AddWeightedGroup(const float* weights, int64_t stride, const void* values,
-                                 const std::byte* next, int64_t num_keys, int64_t head_dim, float* out) {
+HWY_INLINE void AddWeightedGroup(const float* weights, int64_t stride, const void* values, const void* next,
+                                 int64_t num_keys, int64_t head_dim, float* out) {
   const FullF32 full;
   const OneF32 one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(full));
   int64_t i = 0;
-  // The first columns fetch whole rows.
-  const auto next_at = [&] { return i == 0 ? next : nullptr; };
   for (; i + kColumns * lanes <= head_dim; i += kColumns * lanes) {
-    AddWeightedColumns<kValueType, kGroup, kColumns>(full, weights, stride, values, next_at(), num_keys,
-                                                     head_dim, i, out);
+    AddWeightedColumns<kValueType, kGroup, kColumns>(full, weights, stride, values, next, num_keys, head_dim,
+                                                     i, out);
   }
   for (; i + lanes <= head_dim; i += lanes) {
-    AddWeightedColumns<kValueType, kGroup, 1>(full, weights, stride, values, next_at(), num_keys, head_dim, i,
+    AddWeightedColumns<kValueType, kGroup, 1>(full, weights, stride, values, next, num_keys, head_dim, i,
                                               out);
   }
   for (; i < head_dim; ++i) {
-    AddWeightedColumns<kValueType, kGroup, 1>(one, weights, stride, values, next_at(), num_keys, head_dim, i,
-                                              out);
+    AddWeightedColumns<kValueType, kGroup, 1>(one, weights, stride, values, next, num_keys, head_dim, i, out);
   }
 }
 
@@ -183,9 +181,8 @@ template <DataType kValueType>
 void AddWeightedValuesOf(const float* weights, int64_t stride, int64_t group, const void* values,
                          const void* next, int64_t num_keys, int64_t head_dim, float* out) {
   ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
-    AddWeightedGroup<kValueType, heads()>(weights + g * stride, stride, values,
-                                          g == 0 ? static_cast<const std::byte*>(next) : nullptr, num_keys,
-                                          head_dim, out + g * head_dim);
+    AddWeightedGroup<kValueType, heads()>(weights + g * stride, stride, values, g == 0 ? next : values,
+                                          num_keys, head_dim, out + g * head_dim);
   });
 }
 
