@@ -257,7 +257,7 @@ absl::Status DecodeAttention(CpuContext& context, const AttentionArgs& args, Mat
       tasks.push_back(part);
   }
   tasks.push_back(num_parts);
-  context.pool.ParallelFor(static_cast<int64_t>(tasks.size()) - 1, [&](int64_t i) {
+  context.pool.ForStreams(static_cast<int64_t>(tasks.size()) - 1, [&](int64_t i) {
     const int64_t count = tasks[i + 1] - tasks[i];
     RunParts(args, dtype, absl::MakeConstSpan(parts).subspan(tasks[i], count),
              absl::MakeConstSpan(results).subspan(tasks[i], count));

@@ -64,17 +64,11 @@ void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, c
 void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const RowChunk> chunks,
                 int64_t outputs,
                 absl::FunctionRef<void(const RowChunk&, const QuantizedColumn&, int64_t)> multiply) {
-  const int64_t columns = (outputs + kColumnOutputs - 1) / kColumnOutputs,
-                num_chunks = static_cast<int64_t>(chunks.size()),
-                wanted = (int64_t{16} * context.pool.num_threads() + num_chunks - 1) / num_chunks,
-                parts = std::min(columns, wanted);
-  context.pool.ParallelFor(num_chunks * parts, [&](int64_t i) {
-    const RowChunk& chunk = chunks[i / parts];
-    const int64_t part = i % parts;
-    const QuantizedMatrix& matrix = *experts.expert(chunk.expert).quantized();
-    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
-      multiply(chunk, matrix.column(c), c * kColumnOutputs);
-    }
+  const int64_t columns = (outputs + kColumnOutputs - 1) / kColumnOutputs;
+  context.pool.ForStreams(static_cast<int64_t>(chunks.size()) * columns, [&](int64_t i) {
+    const RowChunk& chunk = chunks[i / columns];
+    const int64_t column = i % columns;
+    multiply(chunk, experts.expert(chunk.expert).quantized()->column(column), column * kColumnOutputs);
   });
 }
 

@@ -86,19 +86,13 @@ absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatr
   if (!quantized.ok()) return quantized.status();
   CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
-  // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
-  // these products. A column of several rows is worth handing out by itself.
-  const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, 16 * out.rows * context.pool.num_threads());
-  context.pool.ParallelFor(parts, [&](int64_t part) {
-    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
-      float* targets[kMaxColumnRows];
-      for (int64_t r = 0; r < out.rows; ++r) {
-        targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
-      }
-      MultiplyColumn(product, matrix.column(c), each, out.rows, accumulate,
-                     std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
+  context.pool.ForStreams(matrix.num_columns(), [&](int64_t c) {
+    float* targets[kMaxColumnRows];
+    for (int64_t r = 0; r < out.rows; ++r) {
+      targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
     }
+    MultiplyColumn(product, matrix.column(c), each, out.rows, accumulate,
+                   std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
   });
   return absl::OkStatus();
 }

@@ -44,17 +44,11 @@ absl::Status QuantizedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
     simd::SumSixteens(input + r * steps, dtype, x.cols, sums + r * sixteens);
   }
   const QuantizedMatrix& matrix = *weights.quantized();
-  // Many even parts per thread, so that they finish together: a step of decoding waits for some hundred of
-  // these products.
-  const int64_t columns = matrix.num_columns(),
-                parts = std::min<int64_t>(columns, int64_t{16} * context.pool.num_threads());
-  context.pool.ParallelFor(parts, [&](int64_t part) {
-    for (int64_t c = part * columns / parts; c < (part + 1) * columns / parts; ++c) {
-      const int64_t first = c * kColumnOutputs;
-      simd::QuantizedMatVec(matrix.column(c), dtype, input, steps, sums, x.rows, accumulate,
-                            std::min(kColumnOutputs, weights.rows() - first),
-                            static_cast<float*>(out.data) + first, out.row_stride);
-    }
+  context.pool.ForStreams(matrix.num_columns(), [&](int64_t c) {
+    const int64_t first = c * kColumnOutputs;
+    simd::QuantizedMatVec(matrix.column(c), dtype, input, steps, sums, x.rows, accumulate,
+                          std::min(kColumnOutputs, weights.rows() - first),
+                          static_cast<float*>(out.data) + first, out.row_stride);
   });
   return absl::OkStatus();
 }

@@ -100,4 +100,29 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
   while (loop.num_workers.load(std::memory_order_acquire) != 0) loop_left_.Wait(&mutex_);
 }
 
+void ThreadPool::ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) {
+  constexpr int64_t kMaxStreams = 64;
+  struct alignas(64) Stream {  // each in a cache line of its own
+    std::atomic<int64_t> next;
+    int64_t end;
+  };
+  const int64_t num_streams = std::min<int64_t>({n, num_threads(), kMaxStreams});
+  if (num_streams <= 1) return ParallelFor(n, body);
+  Stream streams[kMaxStreams];
+  for (int64_t s = 0; s < num_streams; ++s) {
+    streams[s].next.store(s * n / num_streams, std::memory_order_relaxed);
+    streams[s].end = (s + 1) * n / num_streams;
+  }
+  ParallelFor(num_threads(), [&](int64_t thread) {
+    for (int64_t s = 0; s < num_streams; ++s) {
+      Stream& stream = streams[(thread + s) % num_streams];
+      for (;;) {
+        const int64_t i = stream.next.fetch_add(1, std::memory_order_relaxed);
+        if (i >= stream.end) break;
+        body(i);
+      }
+    }
+  });
+}
+
 }  // namespace kvblend::kernels

@@ -33,6 +33,11 @@ class ThreadPool {
   /// Iterations are claimed one at a time, lowest first: put the longest ones first.
   void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  /// The same for iterations that read memory one behind the other: every thread begins at a place of its own and goes on to
+  /// that one's neighbours, so that it reads one stream, and what it fetches ahead is what it reads next. A thread that has
+  /// come to the end of its stream helps with the others.
+  void ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   struct Loop {
     Loop(int64_t count, absl::FunctionRef<void(int64_t)> function) : n(count), body(function) {}

@@ -1,6 +1,8 @@
 #include "kernels/cpu/machine/thread_pool.h"
 
 #include <atomic>
+#include <map>
+#include <mutex>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -14,14 +16,16 @@ std::atomic<int> started{0};
 void CountStart() { ++started; }
 
 TEST(ThreadPoolTest, RunsEveryIterationOnce) {
-  for (const int threads : {1, 2, 5}) {
+  for (const int threads : {1, 2, 5, 70}) {
     ThreadPool pool(threads, &CountStart);
     EXPECT_EQ(pool.num_threads(), threads);
     for (const int64_t n : {0, 1, 2, 3, 100, 10000}) {
-      std::vector<int> counts(
-          n, 0);  // plain ints: each iteration belongs to one thread, and the end is a barrier
+      // Plain ints: each iteration belongs to one thread, and the end is a barrier.
+      std::vector<int> counts(n, 0);
       pool.ParallelFor(n, [&](int64_t i) { ++counts[i]; });
       for (const int count : counts) ASSERT_EQ(count, 1);
+      pool.ForStreams(n, [&](int64_t i) { ++counts[i]; });
+      for (const int count : counts) ASSERT_EQ(count, 2);
     }
   }
 }
@@ -30,6 +34,45 @@ TEST(ThreadPoolTest, StartsWorkersOnly) {
   started = 0;
   { const ThreadPool pool(4, &CountStart); }
   EXPECT_EQ(started, 3);
+}
+
+// Each stream is read from front to back, and a thread that finds no more of its own takes what others have left: here all of
+// it, for they wait in their first iteration until everything else is done.
+TEST(ThreadPoolTest, StreamsAreReadInOrderAndFinishedTogether) {
+  constexpr int kThreads = 3;
+  constexpr int64_t kIterations = 300, kStream = kIterations / kThreads;
+  ThreadPool pool(kThreads, &CountStart);
+  std::atomic<int64_t> done{0};
+  std::mutex mutex;
+  std::map<std::thread::id, std::vector<int64_t>> of_thread;
+  std::atomic<int> begun{0};
+  pool.ForStreams(kIterations, [&](int64_t i) {
+    bool first = false;
+    {
+      const std::lock_guard lock(mutex);
+      std::vector<int64_t>& seen = of_thread[std::this_thread::get_id()];
+      first = seen.empty();
+      seen.push_back(i);
+    }
+    if (first) {
+      const int order = begun++;
+      while (begun < kThreads) std::this_thread::yield();
+      if (order > 0) {
+        while (done < kIterations - (kThreads - 1)) std::this_thread::yield();
+      }
+    }
+    ++done;
+  });
+  EXPECT_EQ(of_thread.size(), size_t{kThreads});
+  for (const auto& [id, seen] : of_thread) {
+    EXPECT_EQ(seen.front() % kStream, 0);
+    EXPECT_TRUE(seen.size() == 1 || seen.size() == static_cast<size_t>(kIterations - (kThreads - 1)));
+    for (size_t i = 1; i < seen.size(); ++i) {
+      if (seen[i] / kStream == seen[i - 1] / kStream) {
+        EXPECT_EQ(seen[i], seen[i - 1] + 1);
+      }
+    }
+  }
 }
 
 // Back to back and after pauses longer than the spin: no loop is lost, none is entered after it has ended.
