@@ -81,8 +81,8 @@ HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const void* next,
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t key = 0; key < num_keys; key += kKeys) {
     const int64_t count = std::min(kKeys, num_keys - key);
-    int64_t
-        rows[kKeys];  // the last one again where there are none left: a key's sum is the same in any company
+    // The last one again where there are none left: a key's sum is the same in any company.
+    int64_t rows[kKeys];
     for (int64_t j = 0; j < kKeys; ++j) {
       rows[j] = (key + std::min(j, count - 1)) * head_dim;
       if (j < count) PrefetchRow<kKeyType>(keys, next, key + j, head_dim);

@@ -3,8 +3,8 @@
 // Vectors of a column's outputs.
 constexpr int kColumnVectors = static_cast<int>(kColumnOutputs / Ops::kLanes);
 
-// What rows of a kind of codes have: sums of kTerms terms; kRows of them at a time, so that sums and totals mostly stay in
-// registers; AddQuad, which adds the products of a quad's eight inputs; Product, which makes a float of a group's sums.
+// How rows of a kind of codes are multiplied: in how many terms, how many rows at a time so that most sums and totals stay in
+// registers, and how a group's sums become a float.
 template <class Code>
 struct FewRowsOfCodes;
 
