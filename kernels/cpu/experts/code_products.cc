@@ -107,6 +107,13 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
     return CodedProducts(context, context.codes->few_rows, x, experts, rows, chunks, out);
   }
   if (context.pairs != nullptr) {
+    int32_t smallest_bits = 8;
+    for (const RowChunk& chunk : chunks) {
+      smallest_bits = std::min(smallest_bits, experts.expert(chunk.expert).quantized()->smallest_bits());
+    }
+    if (context.pairs->FewRowsAsPairs(smallest_bits)) {
+      return CodedProducts(context, context.pairs->few_pair_rows, x, experts, rows, chunks, out);
+    }
     return CodedProducts(context, context.pairs->few_term_rows, x, experts, rows, chunks, out);
   }
   const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // what vectors multiply

@@ -178,6 +178,8 @@ void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, 
 
 template void MultiplyColumn(ColumnProduct<int8_t>, const QuantizedColumn&, const RowCodes*, int64_t, bool,
                              int64_t, float* const*);
+template void MultiplyColumn(ColumnProduct<int16_t>, const QuantizedColumn&, const RowPairs*, int64_t, bool,
+                             int64_t, float* const*);
 template void MultiplyColumn(ColumnProduct<CodeTerms>, const QuantizedColumn&, const RowTerms*, int64_t, bool,
                              int64_t, float* const*);
 
@@ -194,7 +196,7 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
   if (x.rows <= kMaxColumnRows) {
-    if (matrix.smallest_bits() > 4 && kernels.few_pair_rows != nullptr) {
+    if (kernels.FewRowsAsPairs(matrix.smallest_bits())) {
       return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
     }
     return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);

@@ -43,9 +43,8 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
-/// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros. Rows of a tile, which are
-/// multiplied together, lie group by group beside each other: apart by a whole row, words of the same group fall into
-/// few sets of the first-level cache.
+/// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros. Rows that are
+/// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other.
 template <class Code>
 struct CodedRows {
   /// Inputs that one element of `codes` holds.
@@ -64,7 +63,7 @@ struct CodedRows {
   int64_t group_codes() const { return group / kInputs; }
   /// From one group of a row to its next, in `codes`; in steps and sums it is tile_rows.
   int64_t group_stride() const { return tile_rows * group_codes(); }
-  /// The rows from `index` on: one row, or a tile and what is behind it.
+  /// Row `index` and what lies behind it: a tile, where `index` is the first of one.
   CodedRows Row(int64_t index) const {
     const int64_t scale = index / tile_rows * groups() * tile_rows + index % tile_rows;
     return {codes + scale * group_codes(), steps + scale, sums + scale, cols, group, tile_rows};
@@ -117,6 +116,9 @@ struct CodeKernels {
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
   /// The same for weights of more than 4 bits; null where terms are as fast.
   ColumnProduct<int16_t> few_pair_rows;
+
+  /// Whether few rows in 16 bits should be pairs, not terms, for weights whose codes have at least so many bits.
+  bool FewRowsAsPairs(int32_t smallest_bits) const { return smallest_bits > 4 && few_pair_rows != nullptr; }
 };
 
 /// The best that the processor has and KVBLEND_CPU allows; null where there are none.

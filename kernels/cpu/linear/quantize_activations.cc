@@ -39,8 +39,8 @@ HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) 
   return hn::IfThenElseZero(encodable, inverse);
 }
 
-// Brings codes into the order of words (code_products.h). Eight at a time, as many as were stored together at least:
-// a load that spans two stores waits until both have left for the cache.
+// Brings codes into the order of words (code_products.h). Eight at a time, as AVX2 has stored them: a load
+// that spans two stores waits until both are in the cache.
 HWY_INLINE void OrderAsWords(int8_t* codes, int64_t group) {
   alignas(8) static constexpr uint8_t kOrder[8] = {0, 4, 1, 5, 2, 6, 3, 7};
   for (int64_t j = 0; j < group; j += 8) {

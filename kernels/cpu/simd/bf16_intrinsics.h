@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #if defined(__GNUC__) && !defined(__clang__)
 // GCC 12's own headers pass undefined vectors where a mask takes all lanes (GCC bug 105593).
@@ -13,20 +12,14 @@
 #endif
 #include <immintrin.h>
 
-#include "hwy/cache_control.h"
+#include "kernels/cpu/simd/few_rows.h"
 
 #define KVBLEND_BF16_ATTR __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 
 namespace kvblend::kernels::simd {
 
 inline constexpr int64_t kF32Lanes = 16;
-inline constexpr int64_t kMaxGroup = 4;  // heads at a time
-
-/// Fetches `bytes` from `data` on.
-inline void PrefetchBytes(const std::byte* data, int64_t bytes) {
-  constexpr int64_t kLine = 64;
-  for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(data + byte);
-}
+inline constexpr int kMaxGroup = 4;  // heads at a time
 
 KVBLEND_BF16_ATTR inline __mmask16 FirstLanes(int64_t count) {
   return static_cast<__mmask16>((1u << std::min(count, kF32Lanes)) - 1);
@@ -37,26 +30,6 @@ KVBLEND_BF16_ATTR inline void PairWeights(const float* weights, int64_t num_keys
   for (int64_t j = 0; j < num_keys; j += kF32Lanes) {
     const __m512 values = _mm512_maskz_loadu_ps(FirstLanes(num_keys - j), weights + j);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(pairs + j / 2), (__m256i)_mm512_cvtneps_pbh(values));
-  }
-}
-
-/// Calls run(number of heads as a constant, first head) for kMaxGroup heads at a time, and for the rest.
-template <typename Run>
-void ForHeads(int64_t group, const Run& run) {
-  for (int64_t g = 0; g < group; g += kMaxGroup) {
-    switch (std::min<int64_t>(kMaxGroup, group - g)) {
-      case 1:
-        run(std::integral_constant<int, 1>(), g);
-        break;
-      case 2:
-        run(std::integral_constant<int, 2>(), g);
-        break;
-      case 3:
-        run(std::integral_constant<int, 3>(), g);
-        break;
-      default:
-        run(std::integral_constant<int, kMaxGroup>(), g);
-    }
   }
 }
 

@@ -8,41 +8,19 @@
 // clang-format on
 #include <algorithm>
 #include <cstddef>
-#include <type_traits>
 
-#include "hwy/cache_control.h"
+#include "kernels/cpu/simd/few_rows.h"
 #include "kernels/cpu/simd/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-// Heads at a time, so that every key and every value is loaded once for all of them. Sixteen registers hold the twelve sums of
-// three heads beside what is multiplied, and a sum waits for its own last addition: with fewer of them the multipliers
-// would idle.
+// Heads at a time, so that every key and every value is loaded once for all of them. Three heads by four keys, or by four
+// vectors of values, are twelve sums, for which sixteen registers have room. Each waits for its own last addition, so that with
+// fewer sums the multipliers would idle.
 constexpr int kHeads = 3;
 constexpr int64_t kKeys = 4;     // at a time
 constexpr int64_t kColumns = 4;  // vectors of values at a time
-
-// Calls run(number of heads as a constant, first head) for kHeads heads at a time, and for the rest.
-template <typename Run>
-void ForHeads(int64_t group, const Run& run) {
-  int64_t g = 0;
-  for (; g + kHeads <= group; g += kHeads) run(std::integral_constant<int, kHeads>(), g);
-  static_assert(kHeads == 3);
-  if (group - g == 2) run(std::integral_constant<int, 2>(), g);
-  if (group - g == 1) run(std::integral_constant<int, 1>(), g);
-}
-
-// Fetches row `row` of those that are read next; null: what lies some rows ahead of `rows`. The processor's own prefetcher
-// alone stops at every 4 KiB.
-template <DataType kType>
-HWY_INLINE void PrefetchRow(const void* rows, const void* next, int64_t row, int64_t head_dim) {
-  constexpr int64_t kLine = 64, kBytesAhead = 4096;
-  const int64_t bytes = head_dim * SizeOf(kType);
-  const std::byte* at = next != nullptr ? static_cast<const std::byte*>(next)
-                                        : static_cast<const std::byte*>(rows) + kBytesAhead;
-  for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(at + row * bytes + byte);
-}
 
 #if HWY_TARGET != HWY_SCALAR
 // The four lanes of every 128 bits added up.
@@ -79,13 +57,14 @@ HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const void* next,
   const FullF32 d;
   const OneF32 one;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t bytes = head_dim * SizeOf(kKeyType);
   for (int64_t key = 0; key < num_keys; key += kKeys) {
     const int64_t count = std::min(kKeys, num_keys - key);
     // The last one again where there are none left: a key's sum is the same in any company.
     int64_t rows[kKeys];
     for (int64_t j = 0; j < kKeys; ++j) {
       rows[j] = (key + std::min(j, count - 1)) * head_dim;
-      if (j < count) PrefetchRow<kKeyType>(keys, next, key + j, head_dim);
+      if (j < count) PrefetchAhead(keys, next, (key + j) * bytes, bytes);
     }
     hn::Vec<FullF32> sums[kGroup][kKeys];
     for (auto& of_head : sums) {
@@ -122,7 +101,7 @@ HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const void* next,
 template <DataType kKeyType>
 void KeyDotsOf(const float* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                int64_t head_dim, float* scores, int64_t stride) {
-  ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
+  ForHeads<kHeads>(group, [&](auto heads, int64_t g) HWY_ATTR {
     KeyDotsGroup<kKeyType, heads()>(q + g * head_dim, keys, g == 0 ? next : keys, num_keys, head_dim,
                                     scores + g * stride, stride);
   });
@@ -139,12 +118,13 @@ HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, co
                                    const void* next, int64_t num_keys, int64_t head_dim, int64_t i,
                                    float* out) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t bytes = head_dim * SizeOf(kValueType);
   hn::Vec<D> sums[kGroup][kVectors];
   for (int g = 0; g < kGroup; ++g) {
     for (int v = 0; v < kVectors; ++v) sums[g][v] = hn::LoadU(d, out + g * head_dim + i + v * lanes);
   }
   for (int64_t j = 0; j < num_keys; ++j) {
-    if (i == 0) PrefetchRow<kValueType>(values, next, j, head_dim);
+    if (i == 0) PrefetchAhead(values, next, j * bytes, bytes);
     hn::Vec<D> of_key[kGroup];
     for (int g = 0; g < kGroup; ++g) of_key[g] = hn::Set(d, weights[g * stride + j]);
     for (int v = 0; v < kVectors; ++v) {
@@ -180,7 +160,7 @@ HWY_INLINE void AddWeightedGroup(const float* weights, int64_t stride, const voi
 template <DataType kValueType>
 void AddWeightedValuesOf(const float* weights, int64_t stride, int64_t group, const void* values,
                          const void* next, int64_t num_keys, int64_t head_dim, float* out) {
-  ForHeads(group, [&](auto heads, int64_t g) HWY_ATTR {
+  ForHeads<kHeads>(group, [&](auto heads, int64_t g) HWY_ATTR {
     AddWeightedGroup<kValueType, heads()>(weights + g * stride, stride, values, g == 0 ? next : values,
                                           num_keys, head_dim, out + g * head_dim);
   });

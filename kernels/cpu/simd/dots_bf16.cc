@@ -32,18 +32,10 @@ KVBLEND_BF16_ATTR inline __m512 SumsOfSixteen(const __m512 (&fours)[4]) {
   return _mm512_add_ps(_mm512_shuffle_f32x4(low, high, 0x88), _mm512_shuffle_f32x4(low, high, 0xDD));
 }
 
-// What to fetch while a row is multiplied, `offset` elements behind the first: the row of `next` that
-// corresponds to it, or, where that is null, what lies some keys ahead. The processor's own prefetcher alone
-// stops at every 4 KiB.
-inline const std::byte* AheadOf(const uint16_t* row, const void* next, int64_t offset) {
-  constexpr int64_t kBytesAhead = 4096;
-  return next != nullptr
-             ? static_cast<const std::byte*>(next) + offset * static_cast<int64_t>(sizeof(uint16_t))
-             : reinterpret_cast<const std::byte*>(row) + kBytesAhead;
-}
-
-inline void Prefetch(const std::byte* row, int64_t head_dim) {
-  PrefetchBytes(row, head_dim * static_cast<int64_t>(sizeof(uint16_t)));
+// Fetches what is read after the row `offset` elements behind `rows`.
+inline void PrefetchRow(const uint16_t* rows, const void* next, int64_t offset, int64_t head_dim) {
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(uint16_t));
+  PrefetchAhead(rows, next, offset * kBytes, head_dim * kBytes);
 }
 
 KVBLEND_BF16_ATTR inline __m512bh LoadBf16(const uint16_t* data) {
@@ -61,7 +53,7 @@ KVBLEND_BF16_ATTR void AddColumns(const uint32_t* pairs, int64_t pairs_stride, c
   }
   for (int64_t j = 0; j < num_keys; j += 2) {
     for (int64_t key = j; key < j + 2; ++key) {
-      Prefetch(AheadOf(values + key * head_dim, next, key * head_dim), head_dim);
+      PrefetchRow(values, next, key * head_dim, head_dim);
     }
     __m512bh weights[kGroup];
     for (int g = 0; g < kGroup; ++g) {
@@ -122,7 +114,7 @@ KVBLEND_BF16_ATTR void KeyDotsOf(const uint16_t* q, const uint16_t* keys, const 
       for (int j = 0; j < 4; ++j) {
         const int64_t offset = (key + std::min<int64_t>(4 * four + j, count - 1)) * head_dim;
         rows[j] = keys + offset;
-        Prefetch(AheadOf(rows[j], next, offset), head_dim);
+        PrefetchRow(keys, next, offset, head_dim);
       }
       __m512 sums[kGroup][4];
       for (int g = 0; g < kGroup; ++g) {
@@ -156,7 +148,7 @@ bool HasBf16Dots() {
 // Heads behind the first ones find the rows in the caches, and fetch nothing but them.
 void KeyDotsBf16(const void* q, int64_t group, const void* keys, const void* next, int64_t num_keys,
                  int64_t head_dim, float* scores, int64_t scores_stride) {
-  ForHeads(group, [&](auto heads, int64_t g) {
+  ForHeads<kMaxGroup>(group, [&](auto heads, int64_t g) {
     KeyDotsOf<heads()>(static_cast<const uint16_t*>(q) + g * head_dim, static_cast<const uint16_t*>(keys),
                        g == 0 ? next : keys, num_keys, head_dim, scores + g * scores_stride, scores_stride);
   });
@@ -169,7 +161,7 @@ void AddWeightedValuesBf16(const float* weights, int64_t weights_stride, int64_t
     const int64_t count = std::min(kMaxKeys, num_keys - key);
     const auto* rows = static_cast<const uint16_t*>(values) + key * head_dim;
     const auto* next_rows = next == nullptr ? nullptr : static_cast<const uint16_t*>(next) + key * head_dim;
-    ForHeads(group, [&](auto heads, int64_t g) {
+    ForHeads<kMaxGroup>(group, [&](auto heads, int64_t g) {
       uint32_t pairs[heads() * kPairs];
       for (int64_t h = 0; h < heads(); ++h) {
         PairWeights(weights + (g + h) * weights_stride + key, count, pairs + h * kPairs);

@@ -90,7 +90,7 @@ KVBLEND_BF16_ATTR void AddValuesOf(const uint32_t* pairs, int64_t pairs_stride, 
 void TileKeyDotsBf16(const void* q, int64_t group, const void* tile, const void* next, int64_t num_keys,
                      int64_t head_dim, float* scores, int64_t scores_stride) {
   const int64_t steps = head_dim / 2;
-  ForHeads(group, [&](auto heads, int64_t g) {
+  ForHeads<kMaxGroup>(group, [&](auto heads, int64_t g) {
     KeyDotsOf<heads()>(static_cast<const uint32_t*>(q) + g * steps, static_cast<const uint32_t*>(tile),
                        g == 0 ? static_cast<const std::byte*>(next) : nullptr, num_keys, steps,
                        scores + g * scores_stride, scores_stride);
@@ -99,7 +99,7 @@ void TileKeyDotsBf16(const void* q, int64_t group, const void* tile, const void*
 
 void AddWeightedTileBf16(const float* weights, int64_t weights_stride, int64_t group, const void* tile,
                          const void* next, int64_t num_keys, int64_t head_dim, float* out) {
-  ForHeads(group, [&](auto heads, int64_t g) {
+  ForHeads<kMaxGroup>(group, [&](auto heads, int64_t g) {
     constexpr int64_t kPairs = kPageTile / 2;
     uint32_t pairs[heads() * kPairs];
     for (int64_t h = 0; h < heads(); ++h) {
