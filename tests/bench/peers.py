@@ -261,10 +261,12 @@ def measure_model(options, machine) -> dict:
     backend = ""
     for round_number in range(options.rounds):
         for figure in figures:
-            log(f"round {round_number + 1} of {options.rounds}: {figure.name}")
             backend = figure.measure_ours(options)
             for name, peer in peers.items():
                 figure.measure_peer(peer, best[name][figure.name])
+            # What an interrupted run leaves.
+            rates = ", ".join(f"{name} {rates[-1]:.1f}" for name, rates in figure.peers.items())
+            log(f"round {round_number + 1} of {options.rounds}: {figure.name}: kvblend {figure.ours[-1]:.1f}, {rates} tok/s")
     result = {"machine": machine, "arguments": sys.argv[1:], "kvblend": backend,
               "peers": {name: {"released_as": peer.released_as, "info": peer.info} for name, peer in peers.items()},
               "threads": options.threads, "rounds": options.rounds, "model": options.model.name, "search": search,

@@ -82,6 +82,14 @@ class RandomCodes final : public WeightSource {
     const int64_t g = col / format.group;
     return std::abs(scales_[row][g]) * (codes_[row][col] + format.zero_point) + std::abs(minimums_[row][g]);
   }
+  /// The largest magnitude that any code would stand for here.
+  double LargestOfGroup(int64_t row, int64_t col) const {
+    const QuantizedFormat format = FormatOr(row);
+    const int64_t g = col / format.group;
+    const double scale = scales_[row][g], minimum = minimums_[row][g];
+    return std::max(std::abs(minimum - scale * format.zero_point),
+                    std::abs(minimum + scale * ((1 << format.bits) - 1 - format.zero_point)));
+  }
   void set_scale(int64_t row, int64_t group, float scale) { scales_[row][group] = scale; }
 
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {

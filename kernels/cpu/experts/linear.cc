@@ -64,7 +64,7 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
   // oneDNN's products are left out: nothing says that a row's result there is the same in any company.
   const auto of_codes = weights.quantized() == nullptr ? nullptr
                         : context.codes != nullptr     ? &Int8Linear
-                        : context.pairs != nullptr     ? &Int16Linear
+                        : context.pairs != nullptr     ? &WideInt16Linear
                                                        : nullptr;
   if (of_codes == nullptr && tiles.dtype != weights.dtype()) {
     return MultiplyFewAtATime(context, x, weights, rows, of_expert, out);
@@ -81,9 +81,10 @@ absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeigh
 }  // namespace
 
 int64_t CpuExperts::rows_as_alone() const {
-  const bool as_codes =
-      std::all_of(experts_.begin(), experts_.end(), [](const auto& e) { return e->multiplied_as_codes(); });
-  return as_codes ? PackedExperts::rows_as_alone() : kMaxRowsOfCodes * num_experts();
+  const int64_t any = PackedExperts::rows_as_alone();
+  const bool in_one_way =
+      std::all_of(experts_.begin(), experts_.end(), [&](const auto& e) { return e->rows_as_alone() == any; });
+  return in_one_way ? any : kMaxRowsOfCodes * num_experts();
 }
 
 absl::Status CpuExpertLinear(CpuContext& context, ConstMatrixView x, const CpuExperts& experts,

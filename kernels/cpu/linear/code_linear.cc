@@ -1,6 +1,6 @@
 // Products of codes (code_products.h). A few rows are multiplied straight from the weights' codes; for more, these are
 // brought into the products' order for every call, a block of outputs at a time, so that weights lie in memory once. A
-// row's result is the same bit for bit either way.
+// row's result is the same bit for bit either way, but for wide groups'.
 #include <algorithm>
 #include <cstring>
 
@@ -26,8 +26,10 @@ BlockCodes PrepareBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix
   const int64_t code_words = cols / CodedRows<Code>::kPerWord * kPackedBlock,
                 scales = cols / group * kPackedBlock;
   auto* memory = ThreadScratch<uint32_t>(ScratchSlot::kCodes, code_words + 2 * scales);
-  BlockCodes codes{memory, reinterpret_cast<float*>(memory + code_words), nullptr};
+  BlockCodes codes{.codes = memory, .steps = reinterpret_cast<float*>(memory + code_words)};
   codes.minimums = codes.steps + scales;
+  codes.words = code_words / kPackedBlock;
+  codes.width = kernels.width;
   constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
   const int64_t columns = std::min(kColumns, matrix.num_columns() - block * kColumns);
   if (columns < kColumns) std::memset(memory, 0, (code_words + 2 * scales) * sizeof(uint32_t));
@@ -99,14 +101,14 @@ absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatr
 
 template <class Code>
 absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, ConstMatrixView x,
-                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), kernels.rows);
+                      const QuantizedMatrix& matrix, int64_t group, bool accumulate, MatrixView out) {
+  const auto quantized = QuantizeRows<Code>(context, x, group, kernels.rows);
   if (!quantized.ok()) return quantized.status();
   const CodedRows<Code>& rows = quantized->rows;
   const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
   const int64_t row_tasks = (out.rows + kRowsPerTask - 1) / kRowsPerTask;
   const int64_t num_blocks = (out.cols + kPackedBlock - 1) / kPackedBlock;
-  const int64_t groups_per_pass = kInputsPerPass<Code> / rows.group;
+  const int64_t groups_per_pass = std::max<int64_t>(1, kInputsPerPass<Code> / rows.group);
   context.pool.ParallelFor(num_blocks * row_tasks, [&](int64_t i) {
     const int64_t block = i / row_tasks, part = i % row_tasks;
     const BlockCodes codes = PrepareBlock(kernels, matrix, block, rows.cols, rows.group);
@@ -129,7 +131,7 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
                                                  int64_t tile_rows) {
   const int64_t padded = RoundUp(x.rows, tile_rows);
   QuantizedRows<Code> result;
-  result.rows.cols = RoundUp(x.cols, kChunkInputs);
+  result.rows.cols = RoundUp(x.cols, std::max(group, kChunkInputs));
   result.rows.group = group;
   result.rows.tile_rows = tile_rows;
   const int64_t row_codes = result.rows.cols / CodedRows<Code>::kInputs,
@@ -161,6 +163,7 @@ template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMa
 template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
 template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
                                                                int64_t);
+template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
 
 template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
@@ -188,20 +191,26 @@ absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
   if (x.rows <= kMaxColumnRows) return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
-  return ManyRows(context, kernels.bytes, x, matrix, accumulate, out);
+  return ManyRows(context, kernels.bytes, x, matrix, matrix.smallest_group(), accumulate, out);
+}
+
+absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                             bool accumulate, MatrixView out) {
+  return ManyRows(context, context.pairs->wide, x, *weights.quantized(), WideGroup(x.cols), accumulate, out);
 }
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows <= kMaxColumnRows) {
-    if (kernels.FewRowsAsPairs(matrix.smallest_bits())) {
-      return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
-    }
-    return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
+  if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
+  if (x.rows > kMaxColumnRows) {
+    return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }
-  return ManyRows(context, kernels.pairs, x, matrix, accumulate, out);
+  if (kernels.FewRowsAsPairs(matrix.smallest_bits())) {
+    return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
+  }
+  return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
 }
 
 }  // namespace kvblend::kernels

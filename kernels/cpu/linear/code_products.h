@@ -12,6 +12,10 @@
 // A few rows in 16 bits are multiplied straight from a column as rows in 8 bits are, in two terms: code = 255 * high +
 // low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs. Codes
 // of more than 4 bits are expanded to pairs instead where bytes have no room for their products.
+//
+// A prompt's rows in 16 bits have wide groups, of up to kMostWideInputs inputs, of which every weight becomes a code of 12 bits
+// and every activation one of 13, signs included: sums of a group still fit into 32 bits, and are scaled an eighth as often.
+// That rounds about as bf16 does, and differs from what a few rows of the same values get.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +47,21 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
-/// Rows of activations; value = step * code. Columns are padded to kChunkInputs with zeros. Rows that are
+/// An activation's code in a wide group.
+enum class WideCode : int16_t {};
+inline constexpr int64_t kMostWideInputs = 256;
+inline constexpr int32_t kLargestWideWeight = 2047;
+template <>
+inline constexpr int32_t kLargestRowCode<WideCode> = 4095;
+static_assert(kMostWideInputs * kLargestWideWeight * kLargestRowCode<WideCode> <= INT32_MAX);
+
+/// Inputs of a wide group, a multiple of kChunkInputs: as few groups as there can be, of equal size.
+constexpr int64_t WideGroup(int64_t cols) {
+  const int64_t groups = (cols + kMostWideInputs - 1) / kMostWideInputs;
+  return RoundUp((cols + groups - 1) / groups, kChunkInputs);
+}
+
+/// Rows of activations; value = step * code. Columns are padded to kChunkInputs and whole groups with zeros. Rows that are
 /// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other.
 template <class Code>
 struct CodedRows {
@@ -56,7 +74,7 @@ struct CodedRows {
   float* steps = nullptr;  // [rows / tile_rows, groups, tile_rows]
   float* sums = nullptr;   // like steps: sums of a group's values
   int64_t cols = 0;
-  int64_t group = 0;  // inputs: 16 or 32
+  int64_t group = 0;  // inputs: 16 or 32, or a WideGroup
   int64_t tile_rows = 1;
 
   int64_t groups() const { return cols / group; }
@@ -72,24 +90,37 @@ struct CodedRows {
 using RowCodes = CodedRows<int8_t>;
 using RowPairs = CodedRows<int16_t>;
 using RowTerms = CodedRows<CodeTerms>;
+using WideRows = CodedRows<WideCode>;
 
 /// A block of kPackedBlock outputs; value = step * code + minimum. Outputs behind the last are zeros.
 struct BlockCodes {
-  uint32_t* codes = nullptr;  // [cols / kPerWord][kPackedBlock] words of codes, as the kernels want them
-  float* steps = nullptr;     // [groups][kPackedBlock]
-  float* minimums = nullptr;  // [groups][kPackedBlock]
-  int32_t bits = 4;           // the most of any of its columns
+  // [kPackedBlock / width][words][width] words of codes, as the kernels want them
+  uint32_t* codes = nullptr;
+  float* steps = nullptr;        // [groups][kPackedBlock]
+  float* minimums = nullptr;     // [groups][kPackedBlock]; unused of wide groups, whose codes hold them
+  int64_t words = 0;             // cols / kPerWord
+  int64_t width = kPackedBlock;  // outputs whose words lie beside each other: BlockKernels::width
+  int32_t bits = 4;              // the most of any of its columns
 
-  BlockCodes Output(int64_t index) const { return {codes + index, steps + index, minimums + index, bits}; }
+  BlockCodes Output(int64_t index) const {
+    return {codes + index / width * words * width + index % width,
+            steps + index,
+            minimums + index,
+            words,
+            width,
+            bits};
+  }
 };
 
 /// Products of many rows of activations in one size of codes, by blocks of weights. Thread-safe functions over memory that
 /// callers have checked.
 template <class Code>
 struct BlockKernels {
-  int64_t rows;  // of multiply; at most kMaxCodeRows
+  int64_t rows;   // of multiply; at most kMaxCodeRows
+  int64_t width;  // of BlockCodes
 
-  /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`
+  /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`, or that is a
+  /// wide group
   void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out);
   /// out[r * out_stride + j] = (its value, where `accumulate`, or 0) + row r . output j over groups
   /// [first_group, first_group + num_groups), r < rows, j < kPackedBlock. REQUIRES: block came from expand;
@@ -112,6 +143,7 @@ struct CodeKernels {
   std::string_view name;  // "avx2", "avx_vnni", "avx512_vnni"
   BlockKernels<int8_t> bytes;
   BlockKernels<int16_t> pairs;
+  BlockKernels<WideCode> wide;
   ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
   /// The same for weights of more than 4 bits; null where terms are as fast.
@@ -136,10 +168,11 @@ int AllCodeKernels(const CodeKernels* (&out)[kMaxCodeKernels]);
 namespace simd {
 
 /// One row. A group of zeros has step 0, one that has a NaN or an infinity has NaN. x: f32 or bf16 [n];
-/// out.cols: RoundUp(n, kChunkInputs)
+/// out.cols: n rounded up to kChunkInputs and to whole groups
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out);
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out);
 
 }  // namespace simd
 }  // namespace kvblend::kernels

@@ -31,9 +31,13 @@ absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeigh
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
-/// The same with rows of x rounded to 16 bits. REQUIRES: context.pairs and weights.quantized() are not null.
+/// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are WideInt16Linear's.
+/// REQUIRES: context.pairs and weights.quantized() are not null.
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out);
+/// In wide groups (code_products.h), any number of rows; a row's result does not depend on the others. REQUIRES: as Int16Linear.
+absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                             bool accumulate, MatrixView out);
 
 inline absl::Status NoMemoryForLinear(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("Linear: no memory for ", what));

@@ -49,7 +49,7 @@ class CpuWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   int64_t rows_as_alone() const override {
-    if (multiplied_as_codes()) return PackedWeights::rows_as_alone();
+    if (multiplied_as_codes() && !as_wide_codes_) return PackedWeights::rows_as_alone();
     return quantized_ == nullptr ? simd::kMaxMatVecRows : simd::kMaxQuantizedRows;
   }
   /// Products round activations to codes too.
@@ -77,6 +77,7 @@ class CpuWeights final : public PackedWeights {
   const WeightUsage usage_;
   const DataType dtype_;
   const bool multiplied_as_codes_;  // where they are kept as codes
+  bool as_wide_codes_ = false;      // by a prompt's rows (code_products.h)
   std::unique_ptr<QuantizedMatrix> quantized_;
   WeightBytes embedding_, packed_;
   WeightPanels panels_;

@@ -83,7 +83,8 @@ template <DataType kType, class Code>
 HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* codes, float* step,
                                 float* sum) {
   constexpr bool kTerms = std::is_same_v<Code, CodeTerms>;
-  using Stored = std::conditional_t<kTerms, int8_t, Code>;
+  using Stored =
+      std::conditional_t<kTerms, int8_t, std::conditional_t<std::is_same_v<Code, WideCode>, int16_t, Code>>;
   [[maybe_unused]] alignas(64) int8_t high[kChunkInputs], low[kChunkInputs];
   const hn::CappedTag<float, kGroupLanes> d;
   const hn::RebindToSigned<decltype(d)> d32;
@@ -100,7 +101,7 @@ HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* c
     if constexpr (kTerms) {
       StoreTerms(d32, code, j, high, low);
     } else {
-      hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, codes + j);
+      hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, reinterpret_cast<Stored*>(codes) + j);
     }
   }
   if constexpr (kTerms) JoinTerms(high, low, group, codes);
@@ -116,7 +117,8 @@ void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out)
     QuantizeGroupOf<kType>(x, g * group, group, out.codes + g * stride, out.steps + g * scales,
                            out.sums + g * scales);
   }
-  float rest[kChunkInputs] = {};  // of the last group, and zeros
+  // Of the last group, and zeros.
+  float rest[std::is_same_v<Code, WideCode> ? kMostWideInputs : kChunkInputs] = {};
   const OneF32 one;
   for (int64_t i = whole * group; i < n; ++i) {
     rest[i - whole * group] = hn::GetLane(LoadF32<kType>(one, x, i));
@@ -137,6 +139,9 @@ void QuantizePairsImpl(const void* x, DataType dtype, int64_t n, const RowPairs&
 void QuantizeTermsImpl(const void* x, DataType dtype, int64_t n, const RowTerms& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
+void QuantizeWideImpl(const void* x, DataType dtype, int64_t n, const WideRows& out) {
+  KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
+}
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -147,6 +152,7 @@ namespace kvblend::kernels::simd {
 HWY_EXPORT(QuantizeBytesImpl);
 HWY_EXPORT(QuantizePairsImpl);
 HWY_EXPORT(QuantizeTermsImpl);
+HWY_EXPORT(QuantizeWideImpl);
 
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeBytesImpl)(x, dtype, n, out);
@@ -156,6 +162,9 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPair
 }
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeTermsImpl)(x, dtype, n, out);
+}
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out) {
+  HWY_DYNAMIC_DISPATCH(QuantizeWideImpl)(x, dtype, n, out);
 }
 
 }  // namespace kvblend::kernels::simd

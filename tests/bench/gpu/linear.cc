@@ -59,7 +59,7 @@ absl::Status MeasureLinear(Bench& bench) {
     KVBLEND_ASSIGN_OR_RETURN(const auto weights,
                              MakeRandomWeights(matrix.rows, matrix.cols, kernels::WeightUsage::kLinear, 41));
     for (const int64_t rows :
-         {int64_t{sizes.tokens}, int64_t{sizes.gathered}, int64_t{sizes.question}, int64_t{1}}) {
+         {int64_t{sizes.tokens}, int64_t{sizes.gathered}, int64_t{sizes.question}, int64_t{8}, int64_t{1}}) {
       KVBLEND_ASSIGN_OR_RETURN(Mirror x, Mirror::Random(bench, DataType::kBF16, rows, matrix.cols, 42));
       KVBLEND_ASSIGN_OR_RETURN(Mirror out, Mirror::Zeros(bench, DataType::kF32, rows, matrix.rows));
       const auto multiply = [&] {

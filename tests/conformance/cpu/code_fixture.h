@@ -62,7 +62,11 @@ struct ExpandedBlock {
       : words(cols / codes_per_word * kPackedBlock),
         steps(cols / group * kPackedBlock),
         minimums(steps.size()),
-        codes{words.data(), steps.data(), minimums.data(), bits} {
+        codes{.codes = words.data(),
+              .steps = steps.data(),
+              .minimums = minimums.data(),
+              .words = cols / codes_per_word,
+              .bits = bits} {
     for (int64_t c = 0; c < matrix.num_columns(); ++c) {
       expand(matrix.column(c), group, codes.Output(c * kColumnOutputs));
     }

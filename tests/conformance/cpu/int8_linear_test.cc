@@ -182,7 +182,8 @@ TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
     } else {
       packed = Pack(*backend_, w, WeightUsage::kLinear);
     }
-    ExpectRowsAsAlone(*backend_, *packed, x, kOutputs);
+    EXPECT_GE(packed->rows_as_alone(), kRows);
+    ExpectSameInParts(*backend_, *packed, x, kOutputs, {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 44});
   }
 }
 

@@ -1,7 +1,10 @@
 #include "tests/conformance/cpu/linear_properties.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+
+#include "kernels/cpu/linear/code_products.h"
 
 namespace kvblend::kernels {
 
@@ -29,10 +32,33 @@ void ExpectNotFiniteInItsRow(const Tensor& out, int64_t num_rows, int64_t num_ou
   }
 }
 
-void ExpectRowsAsAlone(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs) {
-  constexpr int64_t kRows = 100;
-  EXPECT_GE(weights.rows_as_alone(), kRows);
-  Tensor all(backend, kF32, kRows, num_outputs), some(backend, kF32, kRows, num_outputs);
+Expected WideProduct(int64_t cols, const std::function<double(int64_t)>& activation,
+                     const std::function<double(int64_t)>& weight,
+                     const std::function<double(int64_t)>& largest_weight) {
+  double sum = 0, bound = 0;
+  for (int64_t first = 0, group = WideGroup(cols); first < cols; first += group) {
+    double activations = 0, weights = 0, largest_activation = 0, largest = 0;
+    const int64_t end = std::min(first + group, cols);
+    for (int64_t c = first; c < end; ++c) {
+      sum += activation(c) * weight(c);
+      activations += std::abs(activation(c));
+      weights += std::abs(weight(c));
+      largest_activation = std::max(largest_activation, std::abs(activation(c)));
+      largest = std::max(largest, largest_weight(c));
+    }
+    const double half_activation = largest_activation / (2 * kLargestRowCode<WideCode>),
+                 half_weight = largest / (2 * kLargestWideWeight);
+    bound += half_activation * weights + half_weight * activations +
+             static_cast<double>(end - first) * half_activation * half_weight +
+             0x1p-20 * largest * activations;
+  }
+  return {sum, 1.001 * bound};
+}
+
+void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs,
+                       std::initializer_list<int64_t> parts) {
+  const int64_t rows = x.rows();
+  Tensor all(backend, kF32, rows, num_outputs), some(backend, kF32, rows, num_outputs);
   const auto begin = [](int64_t row, int64_t col) { return static_cast<float>(row - col) / 7; };
   for (const bool accumulate : {false, true}) {
     all.Fill(begin);
@@ -40,12 +66,12 @@ void ExpectRowsAsAlone(Backend& backend, const PackedWeights& weights, Tensor& x
     all.Download();
     some.Fill(begin);
     int64_t first = 0;
-    for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 44}) {
+    for (const int64_t count : parts) {
       ASSERT_OK(backend.Linear(TestStream(backend), ConstMatrixView(x.view()).Rows(first, count), weights,
                                accumulate, some.view().Rows(first, count)));
       first += count;
     }
-    ASSERT_EQ(first, kRows);
+    ASSERT_EQ(first, rows);
     ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(r, o), 0}; });
   }
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 
 #include "kernels/backend.h"
 #include "tests/conformance/harness.h"
@@ -14,7 +16,15 @@ void FillWithWhatIsNotFinite(Tensor& x);
 /// out: the product of such rows, downloaded. What is not finite shows throughout its own row and in no other.
 void ExpectNotFiniteInItsRow(const Tensor& out, int64_t num_rows, int64_t num_outputs);
 
-/// A row's result is bit for bit the same, alone, beside others or with a prompt's rows. x: 100 rows.
-void ExpectRowsAsAlone(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs);
+/// The product of a row of activations and one of weights, and how far off it may be in wide groups (code_products.h):
+/// `largest_weight` gives the largest magnitude that a code would stand for there.
+Expected WideProduct(int64_t cols, const std::function<double(int64_t col)>& activation,
+                     const std::function<double(int64_t col)>& weight,
+                     const std::function<double(int64_t col)>& largest_weight);
+
+/// A row's result is bit for bit the same in the product of all rows and in those of some of them after the other, so many
+/// at a time. x: as many rows as that are together.
+void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs,
+                       std::initializer_list<int64_t> parts);
 
 }  // namespace kvblend::kernels

@@ -31,6 +31,8 @@ struct Ops {
   static HWY_INLINE Ints ShiftLeft16(Ints v, unsigned bits) { return _mm512_slli_epi16(v, bits); }
 
   static HWY_INLINE Ints ShiftRightSigned16(Ints v, unsigned bits) { return _mm512_srai_epi16(v, bits); }
+  static HWY_INLINE Ints ShiftLeft32(Ints v, unsigned bits) { return _mm512_slli_epi32(v, bits); }
+  static HWY_INLINE Ints ShiftRightSigned32(Ints v, unsigned bits) { return _mm512_srai_epi32(v, bits); }
 
   static HWY_INLINE Floats Zero() { return _mm512_setzero_ps(); }
   static HWY_INLINE Floats SetFloats(float x) { return _mm512_set1_ps(x); }
@@ -43,6 +45,13 @@ struct Ops {
     return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
   }
   static HWY_INLINE Floats ToFloats(Ints v) { return _mm512_cvtepi32_ps(v); }
+  static HWY_INLINE Ints ToInts(Floats v) { return _mm512_cvtps_epi32(v); }
+  static HWY_INLINE Floats MaxMagnitude(Floats largest, Floats v) {
+    return _mm512_max_ps(_mm512_abs_ps(v), largest);
+  }
+  static HWY_INLINE Floats DivOrZero(Floats a, Floats b) {
+    return _mm512_maskz_div_ps(_mm512_cmp_ps_mask(b, _mm512_setzero_ps(), _CMP_NEQ_UQ), a, b);
+  }
   static HWY_INLINE Floats Mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
   static HWY_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
   static HWY_INLINE Floats NegMulAdd(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }

@@ -23,6 +23,8 @@ struct Lanes8 {
   static HWY_INLINE Ints ShiftLeft16(Ints v, int bits) { return _mm256_slli_epi16(v, bits); }
 
   static HWY_INLINE Ints ShiftRightSigned16(Ints v, int bits) { return _mm256_srai_epi16(v, bits); }
+  static HWY_INLINE Ints ShiftLeft32(Ints v, int bits) { return _mm256_slli_epi32(v, bits); }
+  static HWY_INLINE Ints ShiftRightSigned32(Ints v, int bits) { return _mm256_srai_epi32(v, bits); }
   static HWY_INLINE Ints ZeroInts() { return _mm256_setzero_si256(); }
 
   static HWY_INLINE Floats Zero() { return _mm256_setzero_ps(); }
@@ -36,6 +38,13 @@ struct Lanes8 {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
   }
   static HWY_INLINE Floats ToFloats(Ints v) { return _mm256_cvtepi32_ps(v); }
+  static HWY_INLINE Ints ToInts(Floats v) { return _mm256_cvtps_epi32(v); }
+  static HWY_INLINE Floats MaxMagnitude(Floats largest, Floats v) {
+    return _mm256_max_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0f), v), largest);
+  }
+  static HWY_INLINE Floats DivOrZero(Floats a, Floats b) {
+    return _mm256_and_ps(_mm256_div_ps(a, b), _mm256_cmp_ps(b, _mm256_setzero_ps(), _CMP_NEQ_UQ));
+  }
   static HWY_INLINE Floats Mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
   static HWY_INLINE Floats MulAdd(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
   static HWY_INLINE Floats NegMulAdd(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }

@@ -37,8 +37,8 @@ void ExpandPairs(const QuantizedColumn& column, int64_t group, const BlockCodes&
   ExpandScales(column, group, out);
 }
 
-// sums = the products of one group. codes: [kPairRows][kWords * RowPairs::kPerWord]
-template <int kWords>
+// sums = the products of one group. weights: [kWords][kWidth], codes: [kPairRows][kWords * RowPairs::kPerWord]
+template <int kWords, int64_t kWidth>
 HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes,
                          Ops::Ints (&sums)[Ops::kPairRows][Ops::kPairVectors]) {
   for (auto& row : sums) {
@@ -47,7 +47,7 @@ HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes,
   for (int word = 0; word < kWords; ++word) {
     Ops::Ints columns[Ops::kPairVectors];
     for (int v = 0; v < Ops::kPairVectors; ++v) {
-      columns[v] = Ops::Load(weights + word * kPackedBlock + v * Ops::kLanes);
+      columns[v] = Ops::Load(weights + word * kWidth + v * Ops::kLanes);
     }
     for (int r = 0; r < Ops::kPairRows; ++r) {
       const Ops::Ints row = Ops::Set(WordOfCodes(codes + (r * kWords + word) * RowPairs::kPerWord));
@@ -67,8 +67,8 @@ void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t 
   }
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     Ops::Ints products[kRows][kVectors];
-    PairTile<kWords>(block.codes + group * kWords * kPackedBlock,
-                     rows.codes + group * kRows * kWords * RowPairs::kPerWord, products);
+    PairTile<kWords, kPackedBlock>(block.codes + group * kWords * kPackedBlock,
+                                   rows.codes + group * kRows * kWords * RowPairs::kPerWord, products);
     GroupScales scales[kVectors];
     for (int v = 0; v < kVectors; ++v) {
       const int64_t index = group * kPackedBlock + v * Ops::kLanes;
