@@ -23,9 +23,10 @@ class WideProductsTest : public CodeKernelsTest {
       simd::QuantizeActivations(activations.data() + r * cols, DataType::kF32, cols, rows.Row(r));
     }
     std::vector<uint32_t> words(padded / WideRows::kPerWord * kPackedBlock, 0xFFFFFFFFu);
-    std::vector<float> weight_steps(padded / group * kPackedBlock);
+    std::vector<float> weight_steps(padded / group * kPackedBlock), minimums(weight_steps.size());
     const BlockCodes block{.codes = words.data(),
                            .steps = weight_steps.data(),
+                           .minimums = minimums.data(),
                            .words = padded / WideRows::kPerWord,
                            .width = kernels.wide.width};
     for (int64_t c = 0; c < matrix.num_columns(); ++c) {
