@@ -13,9 +13,10 @@
 // low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs. Codes
 // of more than 4 bits are expanded to pairs instead where bytes have no room for their products.
 //
-// A prompt's rows in 16 bits have wide groups, of up to kMostWideInputs inputs, of which every weight becomes a code of 12 bits
+// A prompt's rows in 16 bits have wide groups, of up to kMostWideInputs inputs, in which every weight becomes a code of 12 bits
 // and every activation one of 13, signs included: sums of a group still fit into 32 bits, and are scaled an eighth as often.
-// That rounds about as bf16 does, and differs from what a few rows of the same values get.
+// There a row's result is the same in any company too, but another than with the file's codes; it is nearer to the exact one
+// than in bf16 (docs/performance.md, "16 bits").
 #pragma once
 
 #include <cstdint>

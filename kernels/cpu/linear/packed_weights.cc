@@ -104,9 +104,7 @@ WeightPanels WeightPanels::Over(DataType dtype, int64_t rows, int64_t cols, std:
 absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& context, int64_t rows,
                                                                int64_t cols, WeightUsage usage,
                                                                const WeightSource& source) {
-  const bool as_codes = context.codes != nullptr || context.pairs != nullptr;
-  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context.gemm_dtype, as_codes));
-  weights->as_wide_codes_ = context.codes == nullptr && context.pairs != nullptr;
+  std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context));
   const RoundedRows rounded(source, cols);
   const bool round =
       context.codes != nullptr && usage == WeightUsage::kLinear && !source.FormatOf(0).has_value();

@@ -49,11 +49,9 @@ class CpuWeights final : public PackedWeights {
   int64_t cols() const override { return cols_; }
   WeightUsage usage() const override { return usage_; }
   int64_t rows_as_alone() const override {
-    if (multiplied_as_codes() && !as_wide_codes_) return PackedWeights::rows_as_alone();
-    return quantized_ == nullptr ? simd::kMaxMatVecRows : simd::kMaxQuantizedRows;
+    if (quantized_ == nullptr) return simd::kMaxMatVecRows;
+    return in_8_bits_ ? PackedWeights::rows_as_alone() : simd::kMaxQuantizedRows;
   }
-  /// Products round activations to codes too.
-  bool multiplied_as_codes() const { return quantized_ != nullptr && multiplied_as_codes_; }
   DataType dtype() const { return dtype_; }
 
   /// Null where the weights are kept as values.
@@ -69,15 +67,18 @@ class CpuWeights final : public PackedWeights {
   void ReadEmbeddingRow(int64_t index, float* out) const;
 
  private:
-  CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, DataType dtype, bool multiplied_as_codes)
-      : rows_(rows), cols_(cols), usage_(usage), dtype_(dtype), multiplied_as_codes_(multiplied_as_codes) {}
+  CpuWeights(int64_t rows, int64_t cols, WeightUsage usage, const CpuContext& context)
+      : rows_(rows),
+        cols_(cols),
+        usage_(usage),
+        dtype_(context.gemm_dtype),
+        in_8_bits_(context.codes != nullptr) {}
   absl::Status PackValues(CpuContext& context, const WeightSource& source);
 
   const int64_t rows_, cols_;
   const WeightUsage usage_;
   const DataType dtype_;
-  const bool multiplied_as_codes_;  // where they are kept as codes
-  bool as_wide_codes_ = false;      // by a prompt's rows (code_products.h)
+  const bool in_8_bits_;  // products, where the weights are kept as codes
   std::unique_ptr<QuantizedMatrix> quantized_;
   WeightBytes embedding_, packed_;
   WeightPanels panels_;

@@ -12,7 +12,7 @@ namespace {
 
 class WideProductsTest : public CodeKernelsTest {
  protected:
-  // [kernels.wide.rows, kPackedBlock]; activations: values that a step of 1 / kLargestRowCode holds in every group
+  // [kernels.wide.rows, kPackedBlock]; activations: [kernels.wide.rows or more, cols]
   static std::vector<float> Multiply(const CodeKernels& kernels, const QuantizedMatrix& matrix, int64_t cols,
                                      const std::vector<float>& activations) {
     const int64_t group = WideGroup(cols), padded = RoundUp(cols, group), num_rows = kernels.wide.rows;

@@ -56,15 +56,18 @@ HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes,
   }
 }
 
+HWY_INLINE void ClearPairTile(float* out, int64_t out_stride) {
+  for (int r = 0; r < Ops::kPairRows; ++r) {
+    std::memset(out + r * out_stride, 0, Ops::kPairVectors * Ops::kLanes * sizeof(float));
+  }
+}
+
 // block, out: of the first output
 template <int kWords>
 void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t first_group,
                          int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = Ops::kPairRows, kVectors = Ops::kPairVectors;
-  if (!accumulate) {
-    for (int r = 0; r < kRows; ++r)
-      std::memset(out + r * out_stride, 0, kVectors * Ops::kLanes * sizeof(float));
-  }
+  if (!accumulate) ClearPairTile(out, out_stride);
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     Ops::Ints products[kRows][kVectors];
     PairTile<kWords, kPackedBlock>(block.codes + group * kWords * kPackedBlock,

@@ -1,8 +1,8 @@
 // Products of a prompt's rows in 16 bits, with steps for wide groups of inputs (code_products.h); included by kernels-inl.h. A
 // word is a pair of neighbouring inputs.
 
-// What a tile reads of a wide group's weights lies in one piece: every fourth line of a larger one would take but a quarter of
-// the first-level cache.
+// The weights that a tile reads of a wide group lie in one piece. Beside those of other tiles they would fall into a quarter of
+// the sets of the first-level cache.
 constexpr int64_t kWideWidth = Ops::kPairVectors * Ops::kLanes;
 
 // Of a group's values: what turns its codes into those of the wide group that it is in.
@@ -96,10 +96,7 @@ template <int kWords>
 void MultiplyWideVectors(const WideRows& rows, const BlockCodes& block, int64_t first_group,
                          int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = Ops::kPairRows, kVectors = Ops::kPairVectors;
-  if (!accumulate) {
-    for (int r = 0; r < kRows; ++r)
-      std::memset(out + r * out_stride, 0, kVectors * Ops::kLanes * sizeof(float));
-  }
+  if (!accumulate) ClearPairTile(out, out_stride);
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     Ops::Ints products[kRows][kVectors];
     PairTile<kWords, kWideWidth>(
