@@ -148,15 +148,15 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   };
 
   size_t plain_begin = 0;
-  if (!user_defined_by_byte_.empty()) {
+  if (!user_defined_.empty()) {
     for (size_t at = 0; at < text.size();) {
-      const UserDefined* match = UserDefinedAt(text, at);
+      const UserDefined* match = LongestUserDefined(text.substr(at));
       if (match == nullptr) {
         ++at;
         continue;
       }
       size_t plain_end = at;
-      at += match->pattern.size();
+      at += match->text.size();
       if (StripsBefore(match->token)) {
         plain_end = plain_begin + WithoutSpaceAtEnd(text.substr(plain_begin, plain_end - plain_begin)).size();
       }
@@ -176,12 +176,10 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
   return tokens;
 }
 
-const Tokenizer::UserDefined* Tokenizer::UserDefinedAt(std::string_view text, size_t position) const {
-  const std::string_view rest = text.substr(position);
-  for (const UserDefined& candidate : user_defined_by_byte_[static_cast<uint8_t>(text[position])]) {
-    if (rest.starts_with(candidate.pattern)) return &candidate;
-  }
-  return nullptr;
+const Tokenizer::UserDefined* Tokenizer::LongestUserDefined(std::string_view text) const {
+  const UserDefined* longest = nullptr;
+  user_defined_.ForEach(text, [&](const UserDefined& token) { longest = &token; });
+  return longest;
 }
 
 std::optional<TokenId> Tokenizer::FindSpecial(std::string_view name) const {

@@ -22,6 +22,7 @@
 #include "engine/text/bpe.h"
 #include "engine/text/normalization.h"
 #include "engine/text/pieces.h"
+#include "engine/text/prefix_search.h"
 #include "engine/text/token_id.h"
 #include "engine/text/unigram/unigram.h"
 #include "engine/text/words/pre_tokenizer.h"
@@ -143,7 +144,7 @@ class Tokenizer {
   class Encoder;
 
   struct UserDefined {
-    std::string pattern;
+    std::string text;
     TokenId token;
   };
   struct SpacePrefix {
@@ -163,7 +164,8 @@ class Tokenizer {
   void LoadUnigram(const TokenizerSpec& spec, const std::vector<bool>& is_text);
   absl::Status LoadMerges(const TokenizerSpec& spec);
   absl::Status LoadMarkers(const TokenizerSpec& spec);
-  const UserDefined* UserDefinedAt(std::string_view text, size_t position) const;
+  /// The longest user-defined token that `text` begins with; null: none.
+  const UserDefined* LongestUserDefined(std::string_view text) const;
 
   TokenizerModel model_ = TokenizerModel::kByteLevelBpe;
   PreTokenizer pre_tokenizer_ = PreTokenizer::kGpt2;
@@ -174,12 +176,12 @@ class Tokenizer {
   bool remove_extra_whitespaces_ = false;
   bool user_defined_first_ = false;
   bool splits_at_spaces_ = false;
-  std::string bytes_;                                           // of all tokens, one after the other
-  std::vector<size_t> offsets_;                                 // into bytes_; vocab_size() + 1
-  std::vector<int32_t> types_;                                  // GgufTokenType
-  Pieces pieces_;                                               // what text is made of
-  absl::flat_hash_map<std::string_view, TokenId> specials_;     // control and user-defined tokens by name
-  std::vector<std::vector<UserDefined>> user_defined_by_byte_;  // by first byte, longest first; or empty
+  std::string bytes_;                                        // of all tokens, one after the other
+  std::vector<size_t> offsets_;                              // into bytes_; vocab_size() + 1
+  std::vector<int32_t> types_;                               // GgufTokenType
+  Pieces pieces_;                                            // what text is made of
+  absl::flat_hash_map<std::string_view, TokenId> specials_;  // control and user-defined tokens by name
+  PrefixSearch<UserDefined> user_defined_;
   BpeMerges merges_;
   UnigramModel unigram_;
   absl::flat_hash_set<TokenId> end_of_generation_;

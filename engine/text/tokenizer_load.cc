@@ -190,17 +190,12 @@ absl::Status Tokenizer::LoadPieces(const TokenizerSpec& spec, const std::vector<
     const auto [entry, is_new] = specials_.try_emplace(bytes, token);
     if (!is_new) return twice(i, bytes, entry->second);
     if (types_[i] == kGgufUserDefined && !bytes.empty()) {
-      const std::string pattern(user_defined_first_ ? std::string_view(spec.tokens[i]) : bytes);
-      user_defined_by_byte_.resize(256);
-      user_defined_by_byte_[static_cast<uint8_t>(pattern[0])].push_back({pattern, token});
+      user_defined_.Add({std::string(user_defined_first_ ? std::string_view(spec.tokens[i]) : bytes), token});
     }
   }
   if (spec.unknown && !is_byte_level()) pieces_.SetUnknown(*spec.unknown);
   if (is_unigram()) LoadUnigram(spec, is_text);
-  for (auto& candidates : user_defined_by_byte_) {
-    std::sort(candidates.begin(), candidates.end(),
-              [](const UserDefined& a, const UserDefined& b) { return a.pattern.size() > b.pattern.size(); });
-  }
+  user_defined_.Finish();
   return absl::OkStatus();
 }
 

@@ -22,34 +22,13 @@ size_t EndOfPart(std::string_view text) {
 }  // namespace
 
 void UnigramModel::Add(std::string_view text, TokenId token, double score) {
-  entries_.push_back({text, token, score});
+  entries_.Add({text, token, score});
 }
 
 void UnigramModel::Finish(double unknown_score, Precision precision) {
   unknown_score_ = unknown_score;
   precision_ = precision;
-  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.text < b.text; });
-  for (const Entry& entry : entries_) ++first_of_byte_[static_cast<uint8_t>(entry.text[0]) + 1];
-  for (size_t byte = 0; byte < 256; ++byte) first_of_byte_[byte + 1] += first_of_byte_[byte];
-}
-
-template <typename Body>
-void UnigramModel::ForEachPrefix(std::string_view text, const Body& body) const {
-  // Entries that share the first `length` bytes of `text` are neighbours; the one that ends there comes first.
-  const auto first = static_cast<uint8_t>(text[0]);
-  auto begin = entries_.begin() + static_cast<ptrdiff_t>(first_of_byte_[first]);
-  auto end = entries_.begin() + static_cast<ptrdiff_t>(first_of_byte_[first + 1]);
-  for (size_t length = 1; begin != end; ++length) {
-    if (begin->text.size() == length) {
-      body(*begin);
-      ++begin;
-    }
-    if (length == text.size()) return;
-    const auto next = static_cast<uint8_t>(text[length]);
-    const auto at = [length](const Entry& entry) { return static_cast<uint8_t>(entry.text[length]); };
-    begin = std::partition_point(begin, end, [&](const Entry& entry) { return at(entry) < next; });
-    end = std::partition_point(begin, end, [&](const Entry& entry) { return at(entry) == next; });
-  }
+  entries_.Finish();
 }
 
 template <typename Score>
@@ -66,7 +45,7 @@ void UnigramModel::AppendBest(std::string_view text, const Pieces& pieces,
     };
     const size_t character = DecodeUtf8At(text, begin).length;
     bool is_piece = false;
-    ForEachPrefix(text.substr(begin), [&](const Entry& entry) {
+    entries_.ForEach(text.substr(begin), [&](const Entry& entry) {
       offer(entry.text.size(), static_cast<Score>(entry.score) + before, entry.token);
       is_piece = is_piece || entry.text.size() == character;
     });

@@ -2,13 +2,13 @@
 // write a text as pieces, the one whose log-probabilities have the largest sum, by Viterbi's algorithm.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "engine/text/pieces.h"
+#include "engine/text/prefix_search.h"
 #include "engine/text/token_id.h"
 
 namespace kvblend::text {
@@ -46,12 +46,8 @@ class UnigramModel {
 
   template <typename Score>
   void AppendBest(std::string_view text, const Pieces& pieces, std::vector<TokenId>* output) const;
-  /// Calls body(entry) for the pieces that `text` begins with, the shortest first.
-  template <typename Body>
-  void ForEachPrefix(std::string_view text, const Body& body) const;
 
-  std::vector<Entry> entries_;               // sorted by text
-  std::array<size_t, 257> first_of_byte_{};  // entries that begin with byte b: [first_of_byte_[b], [b + 1])
+  PrefixSearch<Entry> entries_;
   double unknown_score_ = 0;
   Precision precision_ = Precision::kDouble;
 };

@@ -56,6 +56,17 @@ TEST(NormalizationTest, LeavesLaterCharactersAlone) {
   EXPECT_EQ(Normalize("\uFB01", kNone), "\uFB01");
 }
 
+// What a text of nothing but marks costs: were it the square of its length, this would take hours.
+TEST(NormalizationTest, OrdersManyMarks) {
+  constexpr size_t kMarks = 1 << 20;
+  std::string text = "a", below, above;
+  for (size_t i = 0; i < kMarks; ++i) {
+    text += i % 2 == 0 ? "\u0301" : "\u0316";
+    (i % 2 == 0 ? above : below) += i % 2 == 0 ? "\u0301" : "\u0316";
+  }
+  EXPECT_EQ(Normalize(text, Normalization::kNfc), "\u00E1" + below + above.substr(2));
+}
+
 TEST(TokenizerJsonTest, KnowsWhatPromptsBeginAndAnswersEndWith) {
   const auto llama = ReadTokenizerJson(ReadJson("hf_llama3"), "llama");
   ASSERT_TRUE(llama.ok()) << llama.status();

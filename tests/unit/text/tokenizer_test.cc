@@ -294,6 +294,21 @@ TEST(TokenizerTest, MarkersOfTurnsAreControlTokens) {
   }
 }
 
+// Were every name compared at every place, this would take minutes.
+TEST(TokenizerTest, FindsOneOfManyUserDefinedTokens) {
+  Vocabulary vocabulary;
+  TokenId last = kNoToken;
+  for (int i = 0; i < 6000; ++i) {
+    last = vocabulary.AddNamed("<unused" + std::to_string(i) + ">", kGgufUserDefined);
+  }
+  const auto tokenizer = Make(vocabulary);
+  constexpr size_t kLength = 1 << 22;
+  const std::vector<TokenId> tokens = tokenizer->Encode(std::string(kLength, '<') + "unused5999>");
+  ASSERT_EQ(tokens.size(), kLength);
+  EXPECT_EQ(tokens.front(), Vocabulary::Byte('<'));
+  EXPECT_EQ(tokens.back(), last);
+}
+
 TEST(TokenizerTest, NormalisesTheTextBetweenUserDefinedTokens) {
   Vocabulary vocabulary;
   const TokenId name = vocabulary.AddNamed("e\u0301", kGgufUserDefined);
