@@ -40,6 +40,20 @@ absl::StatusOr<Items> IterateIfAny(const Value& value, Budget* budget) {
   return Iterate(value, budget);
 }
 
+// A text without its case, all else as it is.
+absl::StatusOr<Value> Folded(const Value& value, Budget* budget) {
+  if (!value.is(Kind::kString)) return value;
+  KVBLEND_RETURN_IF_ERROR(budget->CheckString(value.string().size()));
+  return Value::String(Lower(value.string()));
+}
+
+// Before a text of so many bytes is sorted among at most kMaxListItems: it is compared with as many as that has bits.
+absl::Status CheckSorting(size_t bytes, Budget* budget) {
+  constexpr size_t kComparisons = 16;
+  static_assert(size_t{1} << kComparisons >= kMaxListItems);
+  return budget->Spend(static_cast<int64_t>(kComparisons + kComparisons * bytes / 256));
+}
+
 }  // namespace
 
 absl::StatusOr<Value> Join(const FilterCall& call) {
@@ -164,7 +178,10 @@ absl::StatusOr<Value> Unique(const FilterCall& call) {
   KVBLEND_ASSIGN_OR_RETURN(const Items items, Iterate(call.input, call.budget));
   Items kept, keys;
   for (const Value& item : items) {
-    const Value key = item.is(Kind::kString) && !exact ? Value::String(Lower(item.string())) : item;
+    Value key = item;
+    if (!exact) {
+      KVBLEND_ASSIGN_OR_RETURN(key, Folded(item, call.budget));
+    }
     bool known = false;
     for (const Value& other : keys) {
       KVBLEND_ASSIGN_OR_RETURN(known, Equal(other, key, call.budget));
@@ -192,7 +209,10 @@ absl::StatusOr<Value> Ordered(const FilterCall& call) {
     if (attribute != nullptr && !attribute->is(Kind::kNone)) {
       KVBLEND_ASSIGN_OR_RETURN(key, AttributeAt(item, *attribute, call.budget));
     }
-    if (key.is(Kind::kString) && !exact) key = Value::String(Lower(key.string()));
+    KVBLEND_RETURN_IF_ERROR(CheckSorting(key.is(Kind::kString) ? key.string().size() : 0, call.budget));
+    if (!exact) {
+      KVBLEND_ASSIGN_OR_RETURN(key, Folded(key, call.budget));
+    }
     // A strict order needs items of one kind; NaN has none.
     const bool first_kind =
         keys.empty() || (key.is_number() && keys[0].first.is_number()) || key.kind() == keys[0].first.kind();
@@ -202,8 +222,7 @@ absl::StatusOr<Value> Ordered(const FilterCall& call) {
     }
     keys.emplace_back(std::move(key), keys.size());
   }
-  KVBLEND_RETURN_IF_ERROR(call.budget->Spend(static_cast<int64_t>(items.size()) * 16));
-  Budget unlimited({.steps = std::numeric_limits<int64_t>::max()});
+  Budget unlimited({.steps = std::numeric_limits<int64_t>::max()});  // sorting was paid for key by key
   std::stable_sort(keys.begin(), keys.end(), [&](const auto& a, const auto& b) {
     const int order = Compare(a.first, b.first, &unlimited).value_or(0);
     return reverse ? order > 0 : order < 0;
@@ -246,8 +265,16 @@ absl::StatusOr<Value> DictSort(const FilterCall& call) {
   KVBLEND_RETURN_IF_ERROR(call.Check(0, {}));
   if (!call.input.is(Kind::kDict)) return absl::InvalidArgumentError("dictsort: the value is no dict");
   Pairs pairs = call.input.pairs();
-  std::stable_sort(pairs.begin(), pairs.end(),
-                   [](const auto& a, const auto& b) { return Lower(a.first) < Lower(b.first); });
+  for (const auto& [key, value] : pairs) {
+    KVBLEND_RETURN_IF_ERROR(CheckSorting(key.size(), call.budget));
+  }
+  const auto before = [](char a, char b) {
+    return static_cast<unsigned char>(absl::ascii_tolower(static_cast<unsigned char>(a))) <
+           static_cast<unsigned char>(absl::ascii_tolower(static_cast<unsigned char>(b)));
+  };
+  std::stable_sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) {
+    return std::ranges::lexicographical_compare(a.first, b.first, before);
+  });
   KVBLEND_ASSIGN_OR_RETURN(const Value sorted, Value::Dict(std::move(pairs)));
   return CallMethod(sorted, "items", {}, call.budget);
 }

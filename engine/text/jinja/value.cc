@@ -194,7 +194,11 @@ absl::StatusOr<int> Compare(const Value& a, const Value& b, Budget* budget) {
     return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
   }
   // UTF-8 sorts as its code points do.
-  if (a.is(Value::Kind::kString) && b.is(Value::Kind::kString)) return a.string().compare(b.string());
+  if (a.is(Value::Kind::kString) && b.is(Value::Kind::kString)) {
+    KVBLEND_RETURN_IF_ERROR(
+        budget->Spend(static_cast<int64_t>(std::min(a.string().size(), b.string().size()) / 256)));
+    return a.string().compare(b.string());
+  }
   if (a.is(Value::Kind::kList) && b.is(Value::Kind::kList)) {
     for (size_t i = 0; i < a.items().size() && i < b.items().size(); ++i) {
       KVBLEND_ASSIGN_OR_RETURN(const bool equal, Equal(a.items()[i], b.items()[i], budget));

@@ -1,4 +1,5 @@
 // Tests: {{ value is name(arguments) }}, as Jinja has them.
+#include <algorithm>
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
@@ -6,7 +7,6 @@
 #include "base/status_macros.h"
 #include "engine/text/jinja/message.h"
 #include "engine/text/jinja/operations.h"
-#include "engine/text/jinja/python_text.h"
 
 namespace kvblend::text::jinja {
 namespace {
@@ -38,10 +38,6 @@ const absl::flat_hash_map<std::string_view, PlainTest>& PlainTests() {
       {"callable", [](const Value& value) { return value.is(Kind::kFunction); }},
       {"odd", [](const Value& value) { return IsWhole(value) && value.integer() % 2 != 0; }},
       {"even", [](const Value& value) { return IsWhole(value) && value.integer() % 2 == 0; }},
-      {"lower",
-       [](const Value& value) { return value.is(Kind::kString) && Lower(value.string()) == value.string(); }},
-      {"upper",
-       [](const Value& value) { return value.is(Kind::kString) && Upper(value.string()) == value.string(); }},
   };
   return table;
 }
@@ -63,6 +59,12 @@ absl::StatusOr<bool> ApplyTest(std::string_view name, const Value& value, const 
   if (const auto found = PlainTests().find(name); found != PlainTests().end()) {
     KVBLEND_RETURN_IF_ERROR(arguments.Check(name, 0, {}));
     return found->second(value);
+  }
+  if (name == "lower" || name == "upper") {
+    KVBLEND_RETURN_IF_ERROR(arguments.Check(name, 0, {}));
+    if (!value.is(Kind::kString)) return false;
+    KVBLEND_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(value.string().size() / 256)));
+    return std::ranges::none_of(value.string(), name == "lower" ? absl::ascii_isupper : absl::ascii_islower);
   }
   if (const std::string_view comparison = ComparisonOf(name); !comparison.empty()) {
     KVBLEND_RETURN_IF_ERROR(arguments.Check(name, 1, {"other"}));

@@ -16,6 +16,7 @@
 namespace kvblend::text::jinja {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 absl::StatusOr<std::string> RenderWith(const std::string& source, Pairs variables, RenderLimits limits = {}) {
@@ -116,6 +117,13 @@ TEST(JinjaTest, WhateverATemplateAsksForIsBounded) {
   refused("{{ ('x' * 200000) | replace('x', 'y' * 200000) }}");
   refused(
       "{% set a = 'a' * 200000 %}{% set b = 'a' * 99999 ~ 'b' %}{% for i in range(999) %}{{ b in a }}{% endfor %}");
+  // Without a limit each of these would take gigabytes, or minutes.
+  const std::string many = "{% set x = ['a' * 262144] * 65536 %}";
+  for (const char* use : {"x | sort", "x | sort(case_sensitive=true)", "x | min", "x | max", "x | unique",
+                          "x | select('lower')", "x | map('upper')"}) {
+    EXPECT_THAT(refused(many + "{{ " + use + " }}"), AnyOf(HasSubstr("steps"), HasSubstr("too much memory")))
+        << use;
+  }
   EXPECT_THAT(refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("nested too deeply"));
   EXPECT_THAT(refused("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
               HasSubstr("nested too deeply"));
