@@ -111,8 +111,9 @@ class Engine {
   virtual absl::Status Drain(absl::Time deadline) = 0;
 };
 
-/// The fingerprint in EngineInfo of a model file, without loading it. kNotFound, kInvalidArgument or
+/// What EngineInfo may have for a model file's fingerprint, without loading it: first that of its own context; with LongRoPE
+/// a context limited to max_context_tokens may be another model's (EngineOptions). kNotFound, kInvalidArgument or
 /// kUnimplemented naming the file.
-absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path);
+absl::StatusOr<std::vector<std::string>> ModelFingerprints(const std::string& model_path);
 
 }  // namespace kvblend

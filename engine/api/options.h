@@ -69,9 +69,11 @@ struct EngineOptions {
                                   // "int8" (half of bf16's memory)
   std::string chunk_format = "auto";  // stored chunks: "int8", "int4", "fp8", "bf16", "f16" or "f32"; auto:
                                       // int8, or kv_dtype where that is not auto
-  int32_t max_context_tokens = 0;     // prompt and completion; 0: the model's own context length
-  int32_t page_size = 64;             // tokens
-  int32_t max_prefills = 4;           // prompts in progress at the same time, taking turns
+  // Prompt and completion; 0: the model's own context length. Chunks are another model's where LongRoPE rotates contexts of
+  // this length in another way.
+  int32_t max_context_tokens = 0;
+  int32_t page_size = 64;    // tokens
+  int32_t max_prefills = 4;  // prompts in progress at the same time, taking turns
   // What answers' tokens may be apart while prompts are prefilled. 0: five times a step of decoding, less where that is
   // more than 0.1 s, but two and a half times in any case.
   double itl_target_seconds = 0;

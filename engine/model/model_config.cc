@@ -205,6 +205,11 @@ absl::Status ReadVocabulary(const GgufFile& file, KeyReader& keys, ModelConfig& 
 
 }  // namespace
 
+bool ModelConfig::UsesLongRope(int32_t context_tokens) const {
+  return std::any_of(ropes.begin(), ropes.end(),
+                     [&](const RopeConfig& rope) { return rope.UsesLong(context_tokens); });
+}
+
 kernels::RopeSpec ModelConfig::RopeSpecOf(const RopeConfig& rope, int64_t max_position) const {
   kernels::RopeSpec spec;
   spec.layout = architecture->rope_layout;

@@ -57,6 +57,9 @@ struct ModelConfig {
   /// The inner width of the MLP, or of all experts that a token uses together: what its products cost.
   int64_t used_ffn_dim() const { return int64_t{ffn_dim} * (num_experts > 0 ? num_used_experts : 1); }
 
+  /// Whether K of a context of at most `context_tokens` is rotated by LongRoPE's frequencies for long ones.
+  bool UsesLongRope(int32_t context_tokens) const;
+
   /// How a backend is told of one of `ropes`, which must outlive what this gives.
   kernels::RopeSpec RopeSpecOf(const RopeConfig& rope, int64_t max_position) const;
 };

@@ -74,6 +74,8 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
 /// ...) and the tokenizer are left out: they change no KV, as chunk keys hold token ids. XXH3 finds
 /// accidental differences fast (tens of GB/s); it does not withstand someone who crafts two models with one
 /// fingerprint, who could as well hand out a bad model.
-absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file);
+/// `short_rope`: of LongRoPE's frequencies those for short contexts are taken although the file's own context is long,
+/// since it is limited (ModelConfig::UsesLongRope). Every layer's input depends on them, so this is another model.
+absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file, bool short_rope = false);
 
 }  // namespace kvblend::model

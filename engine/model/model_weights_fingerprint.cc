@@ -73,7 +73,7 @@ void CanonicalBytes::AddValue(const GgufEntry& entry) {
 
 }  // namespace
 
-absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
+absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file, bool short_rope) {
   const auto architecture = file.GetString("general.architecture");
   if (!architecture.ok()) return architecture.status();
   const std::string prefix = Concat(*architecture, ".");
@@ -84,6 +84,7 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file) {
   // What K went through before it is stored, where that is not the projection alone.
   const Architecture* row = FindArchitecture(*architecture);
   if (row != nullptr && row->qk_norm) canonical.AddText("K after its norm, before RoPE");
+  if (short_rope) canonical.AddText("LongRoPE's frequencies for short contexts");
   std::vector<const GgufEntry*> entries;
   for (const GgufEntry& entry : file.metadata()) {
     if (entry.key.starts_with(prefix) || entry.key == "general.quantization_version")

@@ -110,7 +110,9 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                                    "; allowed: 0 (the model's own) to ",
                                                    config.context_length));
   }
+  const bool long_rope = config.UsesLongRope(config.context_length);
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
+  const bool short_rope = long_rope && !config.UsesLongRope(config.context_length);
   runtime->max_context_tokens = config.context_length;
   KVBLEND_ASSIGN_OR_RETURN(ModelText text, LoadModelText(file, config, options.chat_format));
   runtime->tokenizer = std::move(text.tokenizer);
@@ -118,7 +120,7 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream, on_load));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);
-  KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->key_space.model_fingerprint, model::Fingerprint(file, short_rope));
   runtime->key_space.format = {.encoding = chunk_encoding,
                                .num_layers = config.num_layers,
                                .num_kv_heads = config.num_kv_heads,
@@ -167,10 +169,16 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   return runtime;
 }
 
-absl::StatusOr<std::string> ModelFingerprint(const std::string& model_path) {
+absl::StatusOr<std::vector<std::string>> ModelFingerprints(const std::string& model_path) {
   KVBLEND_ASSIGN_OR_RETURN(const model::GgufFile file, model::OpenModel(model_path));
   KVBLEND_ASSIGN_OR_RETURN(const Digest fingerprint, model::Fingerprint(file));
-  return ToHex(fingerprint);
+  std::vector<std::string> fingerprints = {ToHex(fingerprint)};
+  const absl::StatusOr<model::ModelConfig> config = model::ReadModelConfig(file);
+  if (config.ok() && config->UsesLongRope(config->context_length)) {
+    KVBLEND_ASSIGN_OR_RETURN(const Digest limited, model::Fingerprint(file, /*short_rope=*/true));
+    fingerprints.push_back(ToHex(limited));
+  }
+  return fingerprints;
 }
 
 }  // namespace kvblend

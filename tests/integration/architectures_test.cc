@@ -289,6 +289,30 @@ TEST_P(FoldersTest, LogitsAreThoseOfTheGgufFile) {
   }
 }
 
+// Where a limited context takes LongRoPE's frequencies for short ones, what is stored is another model's.
+TEST(FingerprintTest, TellsLongRopeFromShort) {
+  const std::string path = FixturePath("phi3_longrope.gguf");  // 512 tokens, 64 of them short
+  const auto fingerprint = [&](int32_t max_context_tokens) {
+    EngineOptions options;
+    options.model_path = path;
+    options.correction = "none";
+    options.device = "reference";
+    options.page_size = 16;
+    options.max_context_tokens = max_context_tokens;
+    const auto runtime = ModelRuntime::Load(options);
+    EXPECT_TRUE(runtime.ok()) << runtime.status();
+    return runtime.ok() ? ToHex((*runtime)->key_space.model_fingerprint) : "";
+  };
+  const auto of_file = ModelFingerprints(path);
+  ASSERT_TRUE(of_file.ok()) << of_file.status();
+  ASSERT_EQ(of_file->size(), 2u);
+  EXPECT_NE(of_file->front(), of_file->back());
+  EXPECT_EQ(fingerprint(0), of_file->front());
+  EXPECT_EQ(fingerprint(65), of_file->front());
+  EXPECT_EQ(fingerprint(64), of_file->back());
+  EXPECT_EQ(ModelFingerprints(FixturePath("phi3.gguf"))->size(), 1u);
+}
+
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"reference", "cpu"};
   // A sanitizer makes the emulated device several times slower; its kernels run under it in the conformance suite.

@@ -17,10 +17,11 @@ namespace {
 using internal::DiskPaths;
 
 bool IsChosen(const AuditedEntry& entry, const CleanupOptions& options) {
-  if (!options.created_before && !options.model && !options.other_models_than) return false;
+  if (!options.created_before && !options.model && options.other_models_than.empty()) return false;
   if (options.created_before && entry.created >= *options.created_before) return false;
   if (options.model && entry.model_fingerprint != *options.model) return false;
-  return !options.other_models_than || entry.model_fingerprint != *options.other_models_than;
+  return std::ranges::find(options.other_models_than, entry.model_fingerprint) ==
+         options.other_models_than.end();
 }
 
 double SavedPerByte(const AuditedEntry& entry) {

@@ -19,8 +19,8 @@ struct CleanupOptions {
 
   // Which entries go: those that meet every condition given here; none when none is.
   std::optional<absl::Time> created_before;
-  std::optional<Digest> model;              // of this model
-  std::optional<Digest> other_models_than;  // of any model but this one
+  std::optional<Digest> model;            // of this model
+  std::vector<Digest> other_models_than;  // of any model but these; empty: of all
   /// Then those that save the least computing per byte, among equals the oldest, until the rest takes no
   /// more.
   std::optional<int64_t> max_bytes;

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -75,8 +76,12 @@ absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandCon
     options.model = *model;
   }
   if (!flags.other_models_than.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(const std::string fingerprint, ModelFingerprint(flags.other_models_than));
-    KVBLEND_ASSIGN_OR_RETURN(options.other_models_than, kvblend::DigestFromHex(fingerprint));
+    KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::string> fingerprints,
+                             ModelFingerprints(flags.other_models_than));
+    for (const std::string& fingerprint : fingerprints) {
+      KVBLEND_ASSIGN_OR_RETURN(const Digest digest, kvblend::DigestFromHex(fingerprint));
+      options.other_models_than.push_back(digest);
+    }
   }
   options.quarantine = flags.quarantine;
   options.dry_run = flags.dry_run;

@@ -22,7 +22,7 @@ TEST_F(CommandsTest, ModelInspectTellsWhatAModelIs) {
   EXPECT_EQ(report["kv_heads"], 2);
   EXPECT_EQ(report["head_size"], 8);
   EXPECT_EQ(report["vocabulary"], test_support::TinyVocabSize());
-  EXPECT_EQ(report["fingerprint"], *ModelFingerprint(model));
+  EXPECT_EQ(report["fingerprint"], ModelFingerprints(model)->front());
   EXPECT_EQ(report["kv_bytes"], 100 * 2 * 2 * 2 * 8 * 2);  // tokens, K and V, layers, heads, size, bf16
   EXPECT_EQ(report["answer_kv_bytes"], report["kv_bytes"]);
   EXPECT_EQ(report["tensor_types"][0]["type"], "F32");

@@ -131,13 +131,15 @@ TEST_F(StoreCommandTest, GcForetellsAndRemoves) {
 TEST_F(StoreCommandTest, GcByModel) {
   const std::string model = (folder_ / "tiny.gguf").string();
   ASSERT_TRUE(test_support::WriteTinyModel(model, {}).ok());
-  const auto fingerprint = ModelFingerprint(model);
-  ASSERT_TRUE(fingerprint.ok()) << fingerprint.status();
-  Put(*Open(), "", 4, *kvblend::DigestFromHex(*fingerprint));
+  const auto fingerprints = ModelFingerprints(model);
+  ASSERT_TRUE(fingerprints.ok()) << fingerprints.status();
+  ASSERT_EQ(fingerprints->size(), 1u);
+  const std::string& fingerprint = fingerprints->front();
+  Put(*Open(), "", 4, *kvblend::DigestFromHex(fingerprint));
   EXPECT_EQ(Run({"store", "gc", store_, "--other-models-than", model}), 0);
   EXPECT_THAT(Out(), HasSubstr("removed       2 entries"));
   EXPECT_TRUE(std::filesystem::exists(EntryPath(3)));
-  EXPECT_EQ(Run({"store", "gc", store_, "--model", *fingerprint}), 0);
+  EXPECT_EQ(Run({"store", "gc", store_, "--model", fingerprint}), 0);
   EXPECT_FALSE(std::filesystem::exists(EntryPath(3)));
 }
 

@@ -105,7 +105,7 @@ TEST_F(FolderCleanupTest, ByModel) {
 
 TEST_F(FolderCleanupTest, ByAnyOtherModel) {
   CleanupOptions options = Options();
-  options.other_models_than = Model(1);
+  options.other_models_than = {Model(1)};
   EXPECT_THAT(Removed(options), UnorderedElementsAre(4, 5));
 }
 
