@@ -54,20 +54,22 @@ void Connection::Process() {
       parser_ =
           std::make_unique<RequestParser>(ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
                                                        .max_body_bytes = core_->options.max_body_bytes});
+      body_ = std::make_unique<CountedBody>(core_->pending_body_bytes);
       SetReadTimer(core_->options.request_timeout);
     }
     const bool had_head = parser_->header_done();
     RequestParser::Problem problem;
     const size_t consumed = parser_->Parse(input_, &problem);
     input_.erase(0, consumed);
-    CountBody();
+    body_->Set(static_cast<int64_t>(parser_->body_bytes()));
     if (problem.status != 0) return Refuse(problem.status, problem.message);
     if (!had_head && parser_->header_done()) {
       OnHead();
       if (state_ != State::kReceiving) break;
     }
-    if (core_->pending_body_bytes > core_->options.max_pending_body_bytes) {
-      return Refuse(503, "the server receives too many large requests at once; try again later");
+    // Requests without a body are not those that fill the memory.
+    if (body_->bytes() > 0 && *core_->pending_body_bytes > core_->options.max_pending_body_bytes) {
+      return Refuse(503, "the server has too many large requests in hand; try again later");
     }
     if (parser_->done()) {
       Dispatch();
@@ -86,10 +88,9 @@ void Connection::Process() {
   Read();
 }
 
-void Connection::CountBody() {
-  const int64_t bytes = parser_ == nullptr ? 0 : static_cast<int64_t>(parser_->body_bytes());
-  core_->pending_body_bytes += bytes - counted_body_bytes_;
-  counted_body_bytes_ = bytes;
+void Connection::DropRequest() {
+  parser_ = nullptr;
+  body_ = nullptr;
 }
 
 void Connection::OnHead() {
@@ -169,15 +170,17 @@ void Connection::Dispatch() {
   state_ = State::kAnswering;
   HttpRequest request = std::move(parser_->request());
   parser_ = nullptr;
-  CountBody();
   request.peer = peer_;
   request.peer_host = peer_host_;
   const auto answer = std::make_shared<Answer>(shared_from_this());
   answer_ = answer;
-  // The router, whose handler it is, lives as long as the connection, which the answer holds.
-  asio::post(core_->handlers, [handler = handler_, request = std::move(request), answer]() mutable {
-    (*handler)(std::move(request), std::move(answer));
-  });
+  // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
+  // counted while it waits for a handler, and until that has returned.
+  asio::post(core_->handlers,
+             [handler = handler_, request = std::move(request), answer, body = std::move(body_)]() mutable {
+               (*handler)(std::move(request), std::move(answer));
+               body = nullptr;
+             });
   Read();  // notices when the client goes
 }
 
@@ -186,8 +189,7 @@ void Connection::Refuse(int status, const std::string& message, HttpResponse* gi
   refused_ = true;
   read_timer_.cancel();
   HttpResponse response = given != nullptr ? std::move(*given) : core_->error_page(status, message);
-  parser_ = nullptr;
-  CountBody();
+  DropRequest();
   input_.clear();
   keep_alive_ = false;
   std::string bytes = ResponseHead(response, BodyFraming::kLength, /*close=*/true);

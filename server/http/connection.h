@@ -60,7 +60,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Dispatch();
   /// Answers without a handler, and closes: what else the client sent may not be another request.
   void Refuse(int status, const std::string& message, HttpResponse* given = nullptr);
-  void CountBody();
+  void DropRequest();
 
   void Queue(std::string bytes, End end, bool close_after);
   void Write();
@@ -94,7 +94,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::unique_ptr<RequestParser> parser_;
   const HttpHandler* handler_ = nullptr;  // of the request being received
   bool refused_ = false;                  // the client may still be sending a request that nobody reads
-  int64_t counted_body_bytes_ = 0;        // of core_->pending_body_bytes
+  std::unique_ptr<CountedBody> body_;     // of the request being received; null: none is
 
   // Set before an answer is made, and constant until its end.
   bool http_1_0_ = false;

@@ -161,8 +161,7 @@ void Connection::CloseNow() {
   write_timer_.cancel();
   stream_.Close();
   unsent_.clear();
-  parser_ = nullptr;
-  CountBody();
+  DropRequest();
   input_.clear();
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->Gone();
   // Answers may hold this object for longer, but there is nothing left to wait for.

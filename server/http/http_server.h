@@ -23,7 +23,7 @@ struct HttpServerOptions {
   int32_t max_connections = 1024;                       // one more gets 503
   int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;                        // of one request: else 413
-  int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies being received, of all connections: else 503
+  int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies that no handler is done with: else 503
   int64_t max_unsent_bytes = int64_t{16} << 20;         // of one answer: else the client has gone
   absl::Duration request_timeout =
       absl::Seconds(30);                            // from the first byte of a request to its last: else 408

@@ -45,6 +45,8 @@ struct RequestParser::Impl : http::basic_parser<true> {
   void on_response_impl(int, BoostView, int, error_code& error) override { error = {}; }
   void on_field_impl(http::field, BoostView name, BoostView value, error_code& error) override {
     error = {};
+    // Trailers: whatever stands before this server has checked the headers only (RFC 9110, 6.5.1).
+    if (is_header_done()) return;
     request.headers.emplace_back(absl::AsciiStrToLower(ToString(name)), ToString(value));
   }
   void on_header_impl(error_code& error) override { error = {}; }

@@ -16,6 +16,22 @@ namespace kvblend::server {
 
 class Connection;
 
+/// Bytes of a body in memory, among `pending` for as long as this object lives.
+class CountedBody {
+ public:
+  explicit CountedBody(std::shared_ptr<std::atomic<int64_t>> pending) : pending_(std::move(pending)) {}
+  ~CountedBody() { Set(0); }
+  CountedBody(const CountedBody&) = delete;
+  CountedBody& operator=(const CountedBody&) = delete;
+
+  void Set(int64_t bytes) { *pending_ += bytes - std::exchange(bytes_, bytes); }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> pending_;
+  int64_t bytes_ = 0;
+};
+
 /// Thread-safe. Owned by the server and by each connection: an answer may be held longer than the server.
 struct ServerCore {
   ServerCore(HttpServerOptions server_options, Router server_router, ErrorPage page)
@@ -30,7 +46,8 @@ struct ServerCore {
   const ErrorPage error_page;
   std::atomic<bool> draining{false};
   std::atomic<bool> stopped{false};  // nothing is run any more, so nothing may be posted
-  std::atomic<int64_t> pending_body_bytes{0};
+  // Of bodies that are received, wait for a handler, or are in one's hands. Shared, for those may outlive this object.
+  const std::shared_ptr<std::atomic<int64_t>> pending_body_bytes = std::make_shared<std::atomic<int64_t>>(0);
 
   absl::Mutex mutex;
   // Those that are open.

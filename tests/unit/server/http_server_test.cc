@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
@@ -94,6 +95,19 @@ class HttpServerTest : public ::testing::Test {
     router.Add("POST", "/echo", [](HttpRequest request, const std::shared_ptr<HttpResponder>& responder) {
       responder->Send({.body = std::move(request.body), .headers = {}});
     });
+    router.Add("POST", "/headers",
+               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                 HttpResponse response;
+                 for (const auto& [name, value] : request.headers)
+                   absl::StrAppend(&response.body, name, "=", value, ";");
+                 responder->Send(std::move(response));
+               });
+    // Keeps its thread until the test lets go of it.
+    router.Add("POST", "/hold", [this](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+      held_.Notify();
+      let_go_.WaitForNotification();
+      responder->Send({.body = "held", .headers = {}});
+    });
     router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
     router.Add("GET", "/things/{id}",
                [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
@@ -147,6 +161,7 @@ class HttpServerTest : public ::testing::Test {
   HttpServerOptions options_;
   absl::Mutex mutex_;
   int gone_ = 0;
+  absl::Notification held_, let_go_;
   std::vector<std::shared_ptr<HttpResponder>> waiting_;
   std::unique_ptr<HttpServer> server_;
 };
@@ -175,6 +190,15 @@ TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
       Exchange("POST /echo HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
                "Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n"),
       EndsWith("\r\n\r\nabcdefg"));
+}
+
+TEST_F(HttpServerTest, TrailersAreNoHeaders) {
+  Start();
+  const std::string answer = Exchange(
+      "POST /headers HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nAuthorization: Bearer key\r\nHost: there\r\n\r\n");
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("host=here;"),
+                            Not(HasSubstr("authorization")), Not(HasSubstr("there"))));
 }
 
 TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
@@ -360,6 +384,23 @@ TEST_F(HttpServerTest, BodiesOfAllConnectionsTogetherAreBounded) {
   while (!absl::StrContains(answer, "503")) answer = Exchange(request);  // until the first has arrived
   first.Close();
   while (!absl::StrContains(answer, "200 OK")) answer = Exchange(request);
+}
+
+TEST_F(HttpServerTest, BodiesCountUntilTheirHandlerIsDone) {
+  options_.max_pending_body_bytes = 12000;
+  options_.num_handler_threads = 2;
+  Start();
+  RawClient holding(server_->port());
+  const std::string request = Post(std::string(10000, 'x'));
+  holding.Send(absl::StrReplaceAll(request, {{"/echo", "/hold"}}));
+  held_.WaitForNotification();
+  EXPECT_THAT(Exchange(request), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 ")) << "what has no body fits";
+  let_go_.Notify();
+  EXPECT_THAT(holding.ReadToEnd(), EndsWith("held"));
+  std::string answer = Exchange(request);
+  while (absl::StrContains(answer, "503")) answer = Exchange(request);  // until the handler has returned
+  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }
 
 TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
