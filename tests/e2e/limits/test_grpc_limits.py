@@ -198,6 +198,25 @@ def test_large_metadata_is_refused(v1, small):
     still_answers(small)
 
 
+def peak_bytes(server):
+    with open(f"/proc/{server.process.pid}/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmHWM:"))
+
+
+def test_compressed_messages_are_refused_and_not_decompressed(v1, small):
+    still_answers(small)
+    before = peak_bytes(small)
+    size = 256 << 20
+    for compression, name in ((grpc.Compression.Gzip, "gzip"), (grpc.Compression.Deflate, "deflate")):
+        for method in ("kvblend.v1.Admin/GetInfo", "grpc.health.v1.Health/Check"):
+            with (grpc.insecure_channel(f"127.0.0.1:{small.grpc_port}",
+                                        options=[*OWN_CONNECTION, ("grpc.max_send_message_length", -1)]) as channel,
+                  refused("UNIMPLEMENTED", f"'{name}' is disabled")):
+                channel.unary_unary(f"/{method}")(bytes(size), compression=compression, timeout=120)
+    assert peak_bytes(small) - before < size / 4
+    still_answers(small)
+
+
 def test_a_flood_of_pings_ends_its_connection(small):
     with Connection(small) as connection:
         connection.settings()
