@@ -15,11 +15,11 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "grpcpp/resource_quota.h"
 #include "grpcpp/security/server_credentials.h"
-#include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "server/grpc/callback_threads.h"
+#include "server/grpc/certificates.h"
 #include "server/grpc/listener.h"
 #include "spdlog/spdlog.h"
 
@@ -45,16 +45,13 @@ constexpr int64_t kMessagesInMemory = 16;
 // The libraries' own words are for debugging: errors reach the caller as statuses.
 void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
 
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> Credentials(const TlsFiles& files) {
-  if (!files.enabled()) return grpc::InsecureServerCredentials();
-  // What reads the files for gRPC says nothing of bad ones.
-  KVBLEND_RETURN_IF_ERROR(LoadTlsContext(files).status());
-  constexpr unsigned kLookEverySeconds = 1;
-  grpc::experimental::TlsServerCredentialsOptions options(
-      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
-          files.key_path, files.certificate_path, files.client_ca_path, kLookEverySeconds));
+/// `certificates`: null: plain text.
+std::shared_ptr<grpc::ServerCredentials> Credentials(const GrpcCertificates* certificates,
+                                                     bool clients_show_theirs) {
+  if (certificates == nullptr) return grpc::InsecureServerCredentials();
+  grpc::experimental::TlsServerCredentialsOptions options(certificates->NewProvider());
   options.watch_identity_key_cert_pairs();
-  if (!files.client_ca_path.empty()) {
+  if (clients_show_theirs) {
     options.watch_root_certs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
     // A client is whoever a certificate of these was given to; no name is expected of it.
@@ -72,12 +69,14 @@ class GrpcServerImpl : public GrpcServer {
   }
 
   absl::Status Start(const GrpcServerOptions& options) {
-    auto credentials = Credentials(options.tls);
-    if (!credentials.ok()) return credentials.status();
+    if (options.tls.enabled()) {
+      KVBLEND_ASSIGN_OR_RETURN(certificates_, GrpcCertificates::Open(options.tls));
+    }
     KVBLEND_ASSIGN_OR_RETURN(listener_, Listener::Open(options.address, options.limits.max_connections));
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, *std::move(credentials));
+        grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
+        Credentials(certificates_.get(), !options.tls.client_ca_path.empty()));
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
     // gRPC 1.51 decompresses the whole of a message before it looks how large it is: a megabyte of it may be a gigabyte.
     for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
@@ -128,6 +127,7 @@ class GrpcServerImpl : public GrpcServer {
 
  private:
   const std::vector<std::shared_ptr<grpc::Service>> services_;  // must outlive server_
+  std::unique_ptr<GrpcCertificates> certificates_;              // the same
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;  // last: its thread uses the others

@@ -1,7 +1,10 @@
 #include "server/tls/server_tls.h"
 
+#include <openssl/bio.h>
 #include <openssl/err.h>
+#include <openssl/pem.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 
 #include <utility>
 
@@ -69,14 +72,41 @@ absl::StatusOr<TlsContext> LoadTlsContext(const TlsFiles& files) {
   return context;
 }
 
-absl::StatusOr<std::unique_ptr<ReloadingTls>> ReloadingTls::Open(const TlsFiles& files) {
-  std::unique_ptr<ReloadingTls> tls(new ReloadingTls(files));
-  std::vector<FileState> seen = LookAt(files.paths());
-  KVBLEND_ASSIGN_OR_RETURN(TlsContext context, LoadTlsContext(files));
-  {
-    absl::MutexLock lock(&tls->mutex_);
-    tls->context_ = std::move(context);
+absl::StatusOr<TlsPem> ToPem(const TlsContext& context) {
+  ERR_clear_error();
+  const auto new_text = [] {
+    return std::unique_ptr<BIO, decltype(&BIO_free)>(BIO_new(BIO_s_mem()), &BIO_free);
+  };
+  const auto text_of = [](BIO* bio) {
+    char* begin = nullptr;
+    const auto size = BIO_get_mem_data(bio, &begin);
+    return std::string(begin, static_cast<size_t>(size));
+  };
+  SSL_CTX* raw = context.get();
+  const auto identity = new_text(), client_ca = new_text();
+  STACK_OF(X509)* chain = nullptr;
+  bool written = PEM_write_bio_PKCS8PrivateKey(identity.get(), SSL_CTX_get0_privatekey(raw), nullptr, nullptr,
+                                               0, nullptr, nullptr) == 1 &&
+                 PEM_write_bio_X509(identity.get(), SSL_CTX_get0_certificate(raw)) == 1 &&
+                 SSL_CTX_get0_chain_certs(raw, &chain) == 1;
+  for (int i = 0; written && i < sk_X509_num(chain); ++i) {
+    written = PEM_write_bio_X509(identity.get(), sk_X509_value(chain, i)) == 1;
   }
+  // Nothing adds to the store while a context is in use, but for what looks into folders, which is not asked to.
+  const STACK_OF(X509_OBJECT)* trusted = X509_STORE_get0_objects(SSL_CTX_get_cert_store(raw));
+  for (int i = 0; written && i < sk_X509_OBJECT_num(trusted); ++i) {
+    X509* certificate = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(trusted, i));
+    if (certificate != nullptr) written = PEM_write_bio_X509(client_ca.get(), certificate) == 1;
+  }
+  if (!written) return absl::InternalError(absl::StrCat("OpenSSL: ", LastProblem()));
+  return TlsPem{.identity = text_of(identity.get()), .client_ca = text_of(client_ca.get())};
+}
+
+absl::StatusOr<std::unique_ptr<ReloadingTls>> ReloadingTls::Open(const TlsFiles& files, std::string listener,
+                                                                 Accept accept) {
+  std::unique_ptr<ReloadingTls> tls(new ReloadingTls(files, std::move(listener), std::move(accept)));
+  std::vector<FileState> seen = LookAt(files.paths());
+  KVBLEND_RETURN_IF_ERROR(tls->Load());
   tls->watcher_ =
       std::make_unique<FileWatcher>(files.paths(), std::move(seen), [raw = tls.get()] { raw->Reload(); });
   return tls;
@@ -87,15 +117,21 @@ TlsContext ReloadingTls::Get() const {
   return context_;
 }
 
-void ReloadingTls::Reload() {
-  auto context = LoadTlsContext(files_);
-  if (!context.ok()) {
-    spdlog::warn("TLS stays as it was: {}", std::string(context.status().message()));
-    return;
-  }
-  spdlog::info("read the certificate of {} again", files_.certificate_path);
+absl::Status ReloadingTls::Load() {
+  KVBLEND_ASSIGN_OR_RETURN(TlsContext context, LoadTlsContext(files_));
+  if (accept_ != nullptr) KVBLEND_RETURN_IF_ERROR(accept_(context));
   absl::MutexLock lock(&mutex_);
-  context_ = *std::move(context);
+  context_ = std::move(context);
+  return absl::OkStatus();
+}
+
+void ReloadingTls::Reload() {
+  const absl::Status loaded = Load();
+  if (loaded.ok()) {
+    spdlog::info("read the certificate of {} again for {}", files_.certificate_path, listener_);
+  } else {
+    spdlog::warn("TLS stays as it was for {}: {}", listener_, std::string(loaded.message()));
+  }
 }
 
 }  // namespace kvblend::server

@@ -86,6 +86,11 @@ def shown(server, authority):
         return connection.getpeercert()["serialNumber"]
 
 
+def shown_by_grpc(server):
+    """The certificate that a new connection of gRPC gets, in PEM."""
+    return ssl.get_server_certificate(("127.0.0.1", server.grpc_port)).strip()
+
+
 def test_both_protocols(v1, tls_server, authority, prompt):
     model = get(tls_server, "/v1/models", trusting(authority))["data"][0]["id"]
     context = trusting(authority)
@@ -143,15 +148,31 @@ def test_who_does_not_speak_tls_is_turned_away(tls_server, authority):
 
 def test_new_files_are_read(v1, tls_server, authority, files, prompt):
     before = shown(tls_server, authority)
+    before_by_grpc = shown_by_grpc(tls_server)
+    assert before_by_grpc in files[0].read_text()
+    good = [path.read_bytes() for path in files]
+
+    def stays_as_it_was(protocol, times):
+        return tls_server.log().count(f"TLS stays as it was for {protocol}") == times
+
+    # What is no certificate, and then one without its key: the one before stays.
+    for times, content in ((1, b"nothing"), (2, authority.sign("other")[0].read_bytes())):
+        files[0].write_bytes(content)
+        wait_until(lambda times=times: stays_as_it_was("gRPC", times), "gRPC's note of files that can't be used")
+        wait_until(lambda times=times: stays_as_it_was("the HTTP API", times), "the API's note of files that can't be used")
+        assert shown(tls_server, authority) == before
+        assert shown_by_grpc(tls_server) == before_by_grpc
+        with channel_of(tls_server, authority) as channel:
+            assert v1.AdminStub(channel).GetInfo(v1.GetInfoRequest(), timeout=60).HasField("model")
+    files[0].write_bytes(good[0])
+    wait_until(lambda: tls_server.log().count("read the certificate of") == 2, "the old files again")
+
     with channel_of(tls_server, authority) as channel, connect(tls_server, trusting(authority)) as kept:
         stream = v1.InferenceStub(channel).Generate(
             v1.GenerateRequest(prompt=prompt, sampling={"max_tokens": 400, "ignore_eos": True}))
         assert next(stream).prompt.prompt_tokens > 0
         certificate, key = authority.sign("renewed")
-        # First a certificate without its key: the one before stays.
         files[0].write_bytes(certificate.read_bytes())
-        wait_until(lambda: "TLS stays as it was" in tls_server.log(), "the note of files that do not fit")
-        assert shown(tls_server, authority) == before
         os.replace(key, files[1])
         wait_until(lambda: shown(tls_server, authority) != before, "the new certificate")
         # What was open goes on.
@@ -159,10 +180,7 @@ def test_new_files_are_read(v1, tls_server, authority, files, prompt):
         assert kept.recv(4096).startswith(b"HTTP/1.1 200")
         assert list(stream)[-1].finished.usage.completion_tokens == 400
 
-    def grpc_shows_it():
-        pem = ssl.get_server_certificate(("127.0.0.1", tls_server.grpc_port))
-        return pem.strip() in certificate.read_text()
-    wait_until(grpc_shows_it, "gRPC's new certificate")
+    wait_until(lambda: shown_by_grpc(tls_server) in certificate.read_text(), "gRPC's new certificate")
 
 
 def test_certificates_of_clients(v1, start_server, authority, files, tmp_path):
