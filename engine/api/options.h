@@ -56,6 +56,9 @@ struct EngineOptions {
   std::string map_weights;      // cpu: the folder of the files that weights are mapped from; empty: in memory
   std::string chat_format =
       "auto";  // by name (engine/text/chat/format_table.cc), or what the model's template writes
+  // What templates that tell the date are told: "today", that of the start in UTC, or a day as "2026-01-31". Prompts of
+  // different dates begin with different tokens, and share no chunks.
+  std::string chat_date = "today";
   // The correction of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path
   // with ".kvcorrection" behind it, if there is such a file.
   std::string correction = "auto";

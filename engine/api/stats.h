@@ -26,6 +26,7 @@ struct EngineInfo {
   std::string device_reason;      // why it was chosen
   std::string backend;            // one line for people
   std::string chat_format;        // its name; "template": the model's own, which has none
+  std::string told_date;          // that its prompts tell, as "2026-01-31"; empty: they tell none
   std::string kv_dtype;           // of pages
   std::string chunk_format;       // of stored chunks
   int64_t chunk_bytes_per_token = 0;

@@ -64,7 +64,7 @@ void AddTensors(const model::GgufFile& file, ModelReport& report) {
 // What can be told of a model only if it runs.
 absl::Status AddRunning(const model::GgufFile& file, std::string_view chat_format, ModelReport& report) {
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
-  KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format));
+  KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format, "today"));
   report.chat_format = text.chat_template->format_name();
   for (const model::LayerConfig& layer : config.layers) {
     const int64_t window = layer.sliding_window == 0 ? report.kv_tokens : layer.sliding_window;

@@ -114,9 +114,11 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   if (options.max_context_tokens > 0) config.context_length = options.max_context_tokens;
   const bool short_rope = long_rope && !config.UsesLongRope(config.context_length);
   runtime->max_context_tokens = config.context_length;
-  KVBLEND_ASSIGN_OR_RETURN(ModelText text, LoadModelText(file, config, options.chat_format));
+  KVBLEND_ASSIGN_OR_RETURN(ModelText text,
+                           LoadModelText(file, config, options.chat_format, options.chat_date));
   runtime->tokenizer = std::move(text.tokenizer);
   runtime->chat_template = std::move(text.chat_template);
+  runtime->told_date = std::move(text.told_date);
   KVBLEND_ASSIGN_OR_RETURN(runtime->weights,
                            model::LoadModelWeights(file, config, backend, *runtime->stream, on_load));
   runtime->transformer = std::make_unique<model::Transformer>(config, runtime->weights, backend);

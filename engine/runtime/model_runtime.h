@@ -50,6 +50,7 @@ struct ModelRuntime {
   model::ModelWeights weights;
   std::unique_ptr<text::Tokenizer> tokenizer;
   std::unique_ptr<text::ChatTemplate> chat_template;
+  std::string told_date;  // that prompts tell; empty: none
   std::unique_ptr<model::Transformer> transformer;
   blend::KeySpace key_space;
   kv::CorrectionSlot correction;                            // of stored KV; may be replaced while prompts run

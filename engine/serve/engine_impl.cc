@@ -34,6 +34,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   info.device_reason = runtime.device_reason;
   info.backend = runtime.backend->Describe();
   info.chat_format = runtime.chat_template->format_name();
+  info.told_date = runtime.told_date;
   info.kv_dtype = kernels::Name(runtime.page_pool->dtype());
   info.chunk_format = kernels::Name(format.encoding);
   info.chunk_bytes_per_token = format.BytesPerToken();

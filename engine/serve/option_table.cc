@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "engine/api/names.h"
 #include "engine/runtime/compute_names.h"
+#include "engine/runtime/model_text.h"
 #include "engine/store/redis/transport.h"
 #include "engine/text/chat/chat_format.h"
 #include "kernels/device_choice.h"
@@ -43,6 +44,7 @@ auto& In(EngineOptions& options) {
 }
 
 absl::Status CheckGemm(std::string_view name) { return ParseTypeName(kGemms, "gemm", name).status(); }
+absl::Status CheckChatDate(std::string_view date) { return ParseChatDate(date).status(); }
 absl::Status CheckKvDtype(std::string_view name) {
   return ParseTypeName(kKvDtypes, "kv-dtype", name).status();
 }
@@ -142,6 +144,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
                     "; auto: as the template in the model's file says"),
        TextOption{In<&EngineOptions::chat_format>, text::CheckChatFormatName}},
+      {"chat-date", kCompute, "DATE",
+       "The day that templates which tell one are given: today, that of the start (UTC), or one as 2026-01-31. Chunks are "
+       "shared by prompts of the same day alone",
+       TextOption{In<&EngineOptions::chat_date>, CheckChatDate}},
       {"correction", kCompute, "FILE",
        "Learned correction of stored KV, as `kvblend calibrate` writes it; none; or auto: MODEL.kvcorrection if there is "
        "such a file",

@@ -38,16 +38,24 @@ size_t PartBoundary(const ControlTokens& control, const Tokenizer& tokenizer, co
   return second == std::string_view::npos ? part.piece.size() : behind + second;
 }
 
+// Whether `format`, which `source` writes, is another one on a day of another year, month and day of the week.
+bool TellsDate(std::string_view source, TemplateContext context, const ChatFormat& format) {
+  context.now += absl::Hours(24) * 400;
+  const absl::StatusOr<ChatFormat> later = ReadChatFormat(source, context);
+  return !later.ok() || later->pieces != format.pieces;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokenizer& tokenizer,
                                                                    const ChatTemplateOptions& options) {
   KVBLEND_RETURN_IF_ERROR(CheckChatFormatName(options.format));
-  TemplateContext context{.bos = {}, .eos = {}, .now = options.now, .time_zone = options.time_zone};
+  TemplateContext context{.bos = {}, .eos = {}, .now = options.now};
   if (tokenizer.bos()) context.bos = tokenizer.TokenBytes(*tokenizer.bos());
   if (options.eos) context.eos = tokenizer.TokenBytes(*options.eos);
   const std::vector<ChatFormat> named = NamedChatFormats(context.bos, context.eos);
   ChatFormat format;
+  bool tells_date = false;
   if (options.format != "auto") {
     for (const ChatFormat& candidate : named) {
       if (candidate.name == options.format) format = candidate;
@@ -69,6 +77,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
           jinja::Message("tokenizer.chat_template: ", std::string(learned.status().message()), OtherWays()));
     }
     const ChatFormat* known = FindNamedFormat(*learned, named);
+    tells_date = known == nullptr && TellsDate(options.source, context, *learned);
     format = known != nullptr ? *known : *learned;
     format.thoughts_end = learned->thoughts_end;
     format.behind_thoughts = learned->behind_thoughts;
@@ -80,7 +89,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
     }
   }
   KVBLEND_RETURN_IF_ERROR(CheckControlTokens(tokenizer, format));
-  return std::unique_ptr<ChatTemplate>(new ChatTemplate(tokenizer, std::move(format)));
+  return std::unique_ptr<ChatTemplate>(new ChatTemplate(tokenizer, std::move(format), tells_date));
 }
 
 absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system_text,

@@ -30,8 +30,7 @@ struct ChatTemplateOptions {
   std::string_view source = {};      // tokenizer.chat_template, a Jinja source; may be empty
   std::string_view format = "auto";  // by name, or "auto": what the source writes
   std::optional<TokenId> eos = {};   // what templates know as eos_token
-  absl::Time now = {};               // for templates that put in the date
-  absl::TimeZone time_zone = absl::UTCTimeZone();
+  absl::Time now = {};               // for templates that put in the date, which is UTC's
 };
 
 /// Immutable; safe from any thread.
@@ -50,6 +49,9 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<ChatTemplate>> Create(const Tokenizer& tokenizer,
                                                               const ChatTemplateOptions& options);
 
+  /// Whether prompts tell the date, so that those of another day have other tokens.
+  bool tells_date() const { return tells_date_; }
+
   /// The prompt up to the first chunk. An empty system text makes no system block, except where a model's own
   /// template puts one in. Some formats drop whitespace around texts: then that at the ends of the system
   /// text and of turns, at the beginning of the lead-in and at the end of the question. A user's turn with parts has
@@ -65,12 +67,16 @@ class ChatTemplate {
   const std::string& format_name() const { return format_.name; }
 
  private:
-  ChatTemplate(const Tokenizer& tokenizer, ChatFormat format)
-      : tokenizer_(tokenizer), format_(std::move(format)), control_(tokenizer, format_) {}
+  ChatTemplate(const Tokenizer& tokenizer, ChatFormat format, bool tells_date)
+      : tokenizer_(tokenizer),
+        format_(std::move(format)),
+        control_(tokenizer, format_),
+        tells_date_(tells_date) {}
 
   const Tokenizer& tokenizer_;
   ChatFormat format_;
   ControlTokens control_;
+  bool tells_date_;
 };
 
 }  // namespace kvblend::text

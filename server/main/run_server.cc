@@ -207,6 +207,11 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
         info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
         info.chunk_format, info.chunk_bytes_per_token, info.backend, info.chat_format,
         absl::ToDoubleSeconds(absl::Now() - load_start));
+    if (!info.told_date.empty()) {
+      spdlog::info(
+          "prompts tell the day, {}: chunks stored on another are computed anew, unless --chat-date is the same",
+          info.told_date);
+    }
     stop.WaitForNotification();
   }
 

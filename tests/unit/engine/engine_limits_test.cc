@@ -1,4 +1,5 @@
 // What the engine refuses, and what it says: bad fields, too long prompts, full queues, a full store.
+#include <fstream>
 #include <limits>
 
 #include "tests/unit/engine/engine_fixture.h"
@@ -148,6 +149,35 @@ TEST_F(EngineChatFormatTest, AFormatNeedsItsControlTokens) {
   options.chat_format = "gemma";
   EXPECT_THAT(std::string(Engine::Create(options).status().message()),
               HasSubstr("gemma needs the control token <start_of_turn>"));
+}
+
+// A chunk behind a dated system text is found again on the same date alone.
+TEST_F(EngineChatFormatTest, PromptsOfAFixedDateShareChunks) {
+  EngineOptions options = Options();
+  options.chat_format = "auto";
+  options.correction = "none";
+  options.model_path = test_support::TemporaryPath("dated.gguf");
+  std::ofstream(options.model_path, std::ios::binary)
+      << test_support::TinyModelBuilder({})
+             .SetString("tokenizer.chat_template",
+                        "<|im_start|>{{ strftime_now('%d %b %Y') }}<|im_end|>"
+                        "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}")
+             .Build();
+  const auto key_on = [&](const std::string& date) {
+    options.chat_date = date;
+    auto engine = Engine::Create(options);
+    EXPECT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->info().told_date, date);
+    engine_ = *std::move(engine);
+    GenerateRequest request = Request();
+    request.prompt.system_text = "";
+    const auto recorder = Generate(request);
+    EXPECT_TRUE(recorder->status.ok()) << recorder->status;
+    return recorder->prompts.front().chunks.front().key;
+  };
+  const std::string key = key_on("2026-01-31");
+  EXPECT_EQ(key_on("2026-01-31"), key);
+  EXPECT_NE(key_on("2026-02-01"), key);
 }
 
 }  // namespace

@@ -66,6 +66,8 @@ TEST(OptionTable, TextsAreHeldToTheirNames) {
           {[](EngineOptions& o) { o.chat_format = "vicuna"; },
            "chat-format is 'vicuna'; allowed: auto, chatml, llama2, llama3, mistral, mistral-v3, mistral-tekken, "
            "mistral-v7, gemma, phi3, granite, harmony, zephyr, plain"},
+          {[](EngineOptions& o) { o.chat_date = "2026-02-30"; },
+           "chat-date is '2026-02-30'; allowed: today, or a day as 2026-01-31"},
           {[](EngineOptions& o) { o.kv_dtype = "x"; },
            "kv-dtype is 'x'; allowed: auto, bf16, f16, f32, int8"},
           {[](EngineOptions& o) { o.chunk_format = ""; },

@@ -5,6 +5,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/civil_time.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/text/model_tokenizer.h"
@@ -163,6 +165,25 @@ TEST(ChatTemplateTest, WhatStandsBetweenControlTokensIsEncodedAsOneText) {
   EXPECT_THAT(opening->lead_in, IsEmpty());
   EXPECT_THAT((*chat_template)->Close("b"),
               ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::Byte(':'), SmallVocabulary::kTurnEnd));
+}
+
+TEST(ChatTemplateTest, KnowsWhetherPromptsTellTheDate) {
+  SmallVocabulary vocabulary;
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  const std::string turns = "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}";
+  const auto make = [&](const std::string& beginning) {
+    auto made = ChatTemplate::Create(
+        **tokenizer, {.source = beginning + turns,
+                      .now = absl::FromCivil(absl::CivilDay(2026, 3, 5), absl::UTCTimeZone())});
+    EXPECT_TRUE(made.ok()) << made.status();
+    return *std::move(made);
+  };
+  const auto dated = make("<|im_start|>{{ strftime_now('%Y') }}");
+  EXPECT_TRUE(dated->tells_date());
+  EXPECT_EQ((*tokenizer)->Decode(dated->Open("s", {}, "").value().system, /*skip_special=*/true), "2026s");
+  EXPECT_FALSE(make("<|im_start|>")->tells_date());
+  EXPECT_FALSE(make("<|im_start|>{% set day = strftime_now('%d') %}")->tells_date());
 }
 
 TEST(ChatTemplateTest, ControlTokensOfPhi3TakeTheWhitespaceBehindThem) {
