@@ -38,6 +38,11 @@ HttpResponse JsonResponse(std::string body) {
   return response;
 }
 
+absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names) {
+  std::string problem = QueryProblem(request.query, names);
+  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(std::move(problem));
+}
+
 HttpResponse ErrorResponse(const absl::Status& status) {
   return FromError(openai::ErrorOf(status), RetryDelayOf(status).value_or(kRetryAfter));
 }

@@ -1,12 +1,14 @@
 // What the handlers of the API share. For this room's sources only.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "server/api/routes.h"
 #include "server/calls/call_log.h"
@@ -15,6 +17,9 @@
 namespace kvblend::server {
 
 HttpResponse JsonResponse(std::string body);
+
+/// kInvalidArgument for a query with a name that is not among `names`: whoever writes ?namespace= means it.
+absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names);
 
 /// The error of a call, with Retry-After where trying again helps.
 HttpResponse ErrorResponse(const absl::Status& status);

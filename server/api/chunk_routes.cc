@@ -1,5 +1,4 @@
 // /v1/chunks: the chunk store, in the messages of kvblend.v1 as protobuf writes them in JSON.
-#include <initializer_list>
 #include <string>
 #include <utility>
 
@@ -64,6 +63,7 @@ void Put(ApiState& state, const HttpRequest& request, const std::shared_ptr<Http
   const auto log = state.Log(request, "PutChunks");
   const Calls::Started started = [&]() -> Calls::Started {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+    KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
     KVBLEND_ASSIGN_OR_RETURN(openai::PutRequest put, openai::ParsePutRequest(request.body));
     return calls->Put(std::move(put.request), {.client = request.peer_host},
                       std::make_shared<PutAnswerSink>(put.stream, responder, log));
@@ -93,17 +93,13 @@ HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
     const absl::StatusOr<Response> response = [&]() -> absl::StatusOr<Response> {
       const auto calls = state->Admit(http_request);
       if (!calls.ok()) return calls.status();
+      KVBLEND_RETURN_IF_ERROR(CheckQuery(http_request, {}));
       Request request;
       KVBLEND_RETURN_IF_ERROR(openai::ParseMessageBody(http_request.body, &request));
       return (calls->get()->*call)(std::move(request));
     }();
     Answer(*log, response, *responder);
   };
-}
-
-absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names) {
-  std::string problem = QueryProblem(request.query, names);
-  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(std::move(problem));
 }
 
 absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {

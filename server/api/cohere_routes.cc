@@ -26,6 +26,7 @@ class CohereWriter : public AnswerWriter {
   std::string Add(const v1::GenerateEvent& event) override { return answer_.Add(event); }
   std::string Failed(const absl::Status& status) const override { return answer_.Failed(status); }
   std::string Body() const override { return answer_.Body(); }
+  const std::shared_ptr<cohere::CitedDocuments>& documents() const { return answer_.documents(); }
   HttpResponse Error(const absl::Status& status) const override { return CohereError(id_, status); }
 
  private:
@@ -36,11 +37,19 @@ class CohereWriter : public AnswerWriter {
 Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& request,
                      const std::shared_ptr<HttpResponder>& responder, const std::shared_ptr<CallLog>& log) {
   KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+  KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
   KVBLEND_ASSIGN_OR_RETURN(cohere::ChatRequest chat, cohere::ParseChatRequest(request.body));
   KVBLEND_RETURN_IF_ERROR(state.model.Find(chat.model).status());
-  auto sink = MakeGenerationSink(std::make_unique<CohereWriter>(id, chat), chat.stream, id, responder, log);
-  return calls->Generate(std::move(chat.request), {.client = request.peer_host, .trace = log->trace()},
-                         std::move(sink));
+  auto writer = std::make_unique<CohereWriter>(id, chat);
+  const std::shared_ptr<cohere::CitedDocuments> documents = writer->documents();
+  auto sink = MakeGenerationSink(std::move(writer), chat.stream, id, responder, log);
+  Calls::Started started = calls->Generate(
+      std::move(chat.request), {.client = request.peer_host, .trace = log->trace()}, std::move(sink));
+  if (!started.ok()) return started;
+  responder->OnGone([handle = *started] { handle->Cancel(); });
+  // While the prompt waits or is computed, on a thread that nobody else's answer needs.
+  if (documents != nullptr) documents->finder();
+  return started;
 }
 
 }  // namespace
@@ -51,10 +60,7 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
                 const auto log = state->Log(request, "CohereChat");
                 const std::string id = NewAnswerId("chat");
                 const Calls::Started started = Start(*state, id, request, responder, log);
-                if (started.ok()) {
-                  responder->OnGone([handle = *started] { handle->Cancel(); });
-                  return;
-                }
+                if (started.ok()) return;
                 log->End(started.status());
                 responder->Send(CohereError(id, started.status()));
               });

@@ -33,6 +33,7 @@ using ParseGeneration = absl::StatusOr<openai::GenerationRequest> (*)(std::strin
 Calls::Started Start(ApiState& state, ParseGeneration parse, const HttpRequest& request,
                      const std::shared_ptr<HttpResponder>& responder, const std::shared_ptr<CallLog>& log) {
   KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
+  KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
   KVBLEND_ASSIGN_OR_RETURN(openai::GenerationRequest generation, parse(request.body));
   KVBLEND_ASSIGN_OR_RETURN(const ModelCard::Card card, state.model.Find(generation.model));
   openai::AnswerHead head{.id = NewAnswerId(generation.form.chat ? "chatcmpl" : "cmpl"),
@@ -57,6 +58,13 @@ HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* metho
   };
 }
 
+/// Of the model that `id` names.
+absl::StatusOr<ModelCard::Card> CardFor(ApiState& state, const HttpRequest& request, const std::string& id) {
+  KVBLEND_RETURN_IF_ERROR(state.Admit(request).status());
+  KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
+  return state.model.Find(id);
+}
+
 Json ModelObject(const ModelCard::Card& card) {
   return {{"id", card.id},
           {"object", "model"},
@@ -74,18 +82,18 @@ void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router)
               GenerationHandler(state, "Completions", &openai::ParseCompletionRequest));
   router->Add("GET", "/v1/models",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-                const auto calls = state->Admit(request);
-                if (!calls.ok()) return responder->Send(ErrorResponse(calls.status()));
-                const auto card = state->model.Get();
+                const auto log = state->Log(request, "ListModels");
+                const auto card = CardFor(*state, request, "");
+                log->End(card.status());
                 if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
                 const Json list = {{"object", "list"}, {"data", Json::array({ModelObject(*card)})}};
                 responder->Send(JsonResponse(ToText(list)));
               });
   router->Add("GET", "/v1/models/{id}",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-                const auto calls = state->Admit(request);
-                if (!calls.ok()) return responder->Send(ErrorResponse(calls.status()));
-                const auto card = state->model.Find(request.path_values.at("id"));
+                const auto log = state->Log(request, "GetModel");
+                const auto card = CardFor(*state, request, request.path_values.at("id"));
+                log->End(card.status());
                 if (!card.ok()) return responder->Send(ErrorResponse(card.status()));
                 responder->Send(JsonResponse(ToText(ModelObject(*card))));
               });

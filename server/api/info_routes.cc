@@ -9,8 +9,7 @@ namespace {
 
 absl::StatusOr<v1::GetInfoResponse> InfoFor(const ApiState& state, const HttpRequest& request) {
   KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
-  std::string problem = QueryProblem(request.query, {});
-  if (!problem.empty()) return absl::InvalidArgumentError(std::move(problem));
+  KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
   return calls->GetInfo(v1::GetInfoRequest());
 }
 

@@ -52,10 +52,10 @@ class CharacterCount {
   int64_t characters_ = 0;
 };
 
-std::optional<CitationFinder> FinderOf(const ChatRequest& request) {
+std::shared_ptr<CitedDocuments> DocumentsOf(const ChatRequest& request) {
   const v1::Prompt& prompt = request.request.prompt();
-  if (!request.citations || prompt.chunks().empty()) return std::nullopt;
-  return std::make_optional<CitationFinder>(
+  if (!request.citations || prompt.chunks().empty()) return nullptr;
+  return std::make_shared<CitedDocuments>(
       std::vector<std::string>(prompt.chunks().begin(), prompt.chunks().end()), prompt.question());
 }
 
@@ -72,7 +72,7 @@ ChatAnswer::ChatAnswer(std::string id, const ChatRequest& request)
       with_attribution_(request.attribution),
       only_copied_(request.only_copied),
       sources_(request.sources),
-      finder_(FinderOf(request)) {}
+      documents_(DocumentsOf(request)) {}
 
 std::string ChatAnswer::Add(const v1::GenerateEvent& event) {
   switch (event.event_case()) {
@@ -142,8 +142,8 @@ std::string ChatAnswer::Body() const {
 
 Json ChatAnswer::Citations() const {
   Json citations = Json::array();
-  if (!finder_.has_value()) return citations;
-  std::vector<Citation> found = finder_->Find(text_);
+  if (documents_ == nullptr) return citations;
+  std::vector<Citation> found = documents_->finder().Find(text_);
   if (!only_copied_) {
     for (Citation& attended : CiteAttended(text_, attributions_, found)) found.push_back(std::move(attended));
     std::sort(found.begin(), found.end(),

@@ -1,7 +1,7 @@
 // Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events with names.
 #pragma once
 
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -19,9 +19,13 @@ std::string ErrorBody(const std::string& id, const absl::Status& status);
 /// Takes the events of one answer in their order. Not thread-safe.
 class ChatAnswer {
  public:
-  /// `request` is the one that is answered. Its documents are prepared for citations here, for milliseconds: events come on
-  /// the engine's thread, which has no time for that.
+  /// `request` is the one that is answered.
   ChatAnswer(std::string id, const ChatRequest& request);
+
+  /// What citations are looked for in; null: nothing is cited. Its finder is to be made as soon as the request is accepted, and not
+  /// before: what is refused may have a hundred times the words of what has room in a context. Events come on the engine's
+  /// thread, which would have to make it otherwise.
+  const std::shared_ptr<CitedDocuments>& documents() const { return documents_; }
 
   /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and nothing is returned.
   std::string Add(const v1::GenerateEvent& event);
@@ -43,7 +47,7 @@ class ChatAnswer {
   const bool with_attribution_;
   const bool only_copied_;
   const std::vector<Source> sources_;
-  const std::optional<CitationFinder> finder_;  // unset: nothing is cited
+  const std::shared_ptr<CitedDocuments> documents_;
   std::string text_;
   Json logprobs_ = Json::array();
   v1::PromptReport report_;

@@ -18,6 +18,8 @@ struct Word {
   std::string text;            // ASCII in lower case, the rest as it is
 };
 
+constexpr int kListedEdges = 8;  // of one state; more are a table
+
 constexpr text::CharClasses kOfWords = text::kLetters | CharClass::kMark | CharClass::kNumber;
 
 // Scripts that are written without spaces: each character is a word of its own.
@@ -79,8 +81,53 @@ int32_t CitationFinder::NewState(int32_t length) {
 }
 
 int32_t CitationFinder::Next(int32_t state, int32_t word) const {
-  const auto found = states_[state].next.find(word);
-  return found == states_[state].next.end() ? -1 : found->second;
+  const State& from = states_[state];
+  if (from.table >= 0) {
+    const auto found = tables_[from.table].find(word);
+    return found == tables_[from.table].end() ? -1 : found->second;
+  }
+  for (int32_t edge = from.edge; edge >= 0; edge = edges_[edge].next) {
+    if (edges_[edge].word == word) return edges_[edge].target;
+  }
+  return -1;
+}
+
+void CitationFinder::SetNext(int32_t state, int32_t word, int32_t target) {
+  State& from = states_[state];
+  if (from.table >= 0) {
+    tables_[from.table][word] = target;
+    return;
+  }
+  int num_edges = 0;
+  for (int32_t edge = from.edge; edge >= 0; edge = edges_[edge].next, ++num_edges) {
+    if (edges_[edge].word != word) continue;
+    edges_[edge].target = target;
+    return;
+  }
+  if (num_edges < kListedEdges) {
+    edges_.push_back({.word = word, .target = target, .next = from.edge});
+    from.edge = static_cast<int32_t>(edges_.size()) - 1;
+    return;
+  }
+  from.table = static_cast<int32_t>(tables_.size());
+  auto& table = tables_.emplace_back();
+  for (int32_t edge = from.edge; edge >= 0; edge = edges_[edge].next)
+    table[edges_[edge].word] = edges_[edge].target;
+  table[word] = target;
+}
+
+void CitationFinder::CopyEdges(int32_t from, int32_t to) {
+  if (states_[from].table >= 0) {
+    auto copy = tables_[states_[from].table];
+    states_[to].table = static_cast<int32_t>(tables_.size());
+    tables_.push_back(std::move(copy));
+    return;
+  }
+  for (int32_t edge = states_[from].edge; edge >= 0; edge = edges_[edge].next) {
+    const Edge copied = edges_[edge];
+    edges_.push_back({.word = copied.word, .target = copied.target, .next = states_[to].edge});
+    states_[to].edge = static_cast<int32_t>(edges_.size()) - 1;
+  }
 }
 
 int32_t CitationFinder::Extend(int32_t last, int32_t word) {
@@ -90,7 +137,7 @@ int32_t CitationFinder::Extend(int32_t last, int32_t word) {
   }
   const int32_t made = NewState(states_[last].length + 1);
   int32_t from = last;
-  for (; from >= 0 && Next(from, word) < 0; from = states_[from].link) states_[from].next[word] = made;
+  for (; from >= 0 && Next(from, word) < 0; from = states_[from].link) SetNext(from, word, made);
   if (from < 0) {
     states_[made].link = 0;
     return made;
@@ -105,8 +152,8 @@ int32_t CitationFinder::Extend(int32_t last, int32_t word) {
 int32_t CitationFinder::Split(int32_t from, int32_t word, int32_t target) {
   const int32_t made = NewState(states_[from].length + 1);
   states_[made].link = states_[target].link;
-  states_[made].next = states_[target].next;
-  for (; from >= 0 && Next(from, word) == target; from = states_[from].link) states_[from].next[word] = made;
+  CopyEdges(target, made);
+  for (; from >= 0 && Next(from, word) == target; from = states_[from].link) SetNext(from, word, made);
   states_[target].link = made;
   return made;
 }
@@ -172,6 +219,15 @@ std::vector<Citation> CitationFinder::Find(std::string_view answer, double min_w
     first = end;
   }
   return citations;
+}
+
+const CitationFinder& CitedDocuments::finder() {
+  absl::call_once(once_, [this] {
+    finder_.emplace(documents_, question_);
+    documents_ = {};
+    has_finder_ = true;
+  });
+  return *finder_;
 }
 
 }  // namespace kvblend::server::cohere

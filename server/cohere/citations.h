@@ -9,11 +9,15 @@
 // and punctuation; not what is said in other words.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/types/span.h"
 
@@ -41,10 +45,17 @@ class CitationFinder {
  private:
   // A suffix automaton (Blumer et al., 1985) of the documents read backwards: each state stands for runs of words that follow
   // upon the same words everywhere.
+  // Nearly all states lead on by one word: the edges of one are a list, and only where there are many of them a table.
   struct State {
-    int32_t length = 0;                               // of the longest of its runs
-    int32_t link = -1;                                // to the state of the longest shorter runs
-    absl::flat_hash_map<int32_t, int32_t> next = {};  // by word
+    int32_t length = 0;  // of the longest of its runs
+    int32_t link = -1;   // to the state of the longest shorter runs
+    int32_t edge = -1;   // the first of its edges, in edges_
+    int32_t table = -1;  // of all its edges, in tables_; -1: they are a list
+  };
+  struct Edge {
+    int32_t word = 0;
+    int32_t target = 0;
+    int32_t next = -1;  // in the list
   };
 
   struct Place {
@@ -54,6 +65,9 @@ class CitationFinder {
 
   int32_t NewState(int32_t length);
   int32_t Next(int32_t state, int32_t word) const;
+  void SetNext(int32_t state, int32_t word, int32_t target);
+  /// `to` has no edges yet.
+  void CopyEdges(int32_t from, int32_t to);
   /// The state behind `last` and `word`, made if need be.
   int32_t Extend(int32_t last, int32_t word);
   /// Parts the shorter runs of `target`, where `word` leads from `from`, from the longer ones.
@@ -70,6 +84,28 @@ class CitationFinder {
   std::vector<bool> in_question_;           // by word
   int64_t num_words_ = 0;                   // of all documents
   std::vector<State> states_;
+  std::vector<Edge> edges_;
+  std::vector<absl::flat_hash_map<int32_t, int32_t>> tables_;  // state by word
+};
+
+/// The documents of a request, for which a finder is made when it is first asked for. Thread-safe.
+class CitedDocuments {
+ public:
+  CitedDocuments(std::vector<std::string> documents, std::string question)
+      : documents_(std::move(documents)), question_(std::move(question)) {}
+
+  /// The first call takes time in proportion to the documents, tens of milliseconds for 100,000 words; who calls meanwhile
+  /// waits for it.
+  const CitationFinder& finder();
+  /// For tests: whether it was asked for.
+  bool has_finder() const { return has_finder_; }
+
+ private:
+  absl::once_flag once_;
+  std::vector<std::string> documents_;  // until there is a finder
+  std::string question_;
+  std::optional<CitationFinder> finder_;
+  std::atomic<bool> has_finder_{false};
 };
 
 }  // namespace kvblend::server::cohere

@@ -170,6 +170,13 @@ TEST_F(ApiTest, ModelsAreOne) {
   const auto other = client_->Get("/v1/models/other/model");
   EXPECT_EQ(other->status, 404);
   EXPECT_EQ(json::parse(other->body)["error"]["code"], "model_not_found");
+  EXPECT_EQ(client_->Get("/v1/models?limit=1")->status, 400);
+  EXPECT_EQ(client_->Get("/v1/models/the-model?limit=1")->status, 400);
+  for (const char* counted :
+       {"{code=\"OK\",method=\"ListModels\"} 1", "{code=\"INVALID_ARGUMENT\",method=\"ListModels\"} 1",
+        "{code=\"OK\",method=\"GetModel\"} 1", "{code=\"NOT_FOUND\",method=\"GetModel\"} 1"}) {
+    EXPECT_THAT(metrics_.Expose(), HasSubstr(absl::StrCat("kvblend_http_calls_total", counted)));
+  }
   const auto asked = Post("/v1/completions", R"({"model": "other", "prompt": "x"})");
   EXPECT_EQ(asked->status, 404);
 }
@@ -222,6 +229,27 @@ TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {
   EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->status, 200);
   EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, "?namespace=n"))->status, 404);
   EXPECT_EQ(json::parse(Post("/v1/chunks/delete", keys)->body)["missing_keys"].size(), 1);
+}
+
+TEST_F(ApiTest, QueriesOfPostsAreRefused) {
+  Serve();
+  const std::string key = engine_.StoreChunk("", 1, 7, "label").ToHex();
+  const std::pair<const char*, std::string> calls[] = {
+      {"/v1/chunks", R"({"chunks": ["a"]})"},
+      {"/v1/chunks/delete", R"({"all": true})"},
+      {"/v1/chunks/pin", absl::StrCat(R"({"keys": [")", key, R"("]})")},
+      {"/v1/chunks/stat", absl::StrCat(R"({"keys": [")", key, R"("]})")},
+      {"/v1/chunks/split", R"({"text": "a"})"},
+      {"/v1/chunks/prefetch", R"({"chunks": ["a"]})"},
+      {"/v1/chat/completions", kQuestion},
+      {"/v1/completions", R"({"prompt": "x"})"},
+      {"/v2/chat", kQuestion}};
+  for (const auto& [path, body] : calls) {
+    const auto refused = Post(absl::StrCat(path, "?namespace=a"), body);
+    EXPECT_EQ(refused->status, 400) << path;
+    EXPECT_THAT(refused->body, HasSubstr("namespace is not known in a query here; allowed: none")) << path;
+  }
+  EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks/", key))->status, 200) << "deleted in another namespace";
 }
 
 TEST_F(ApiTest, PutTellsOfEachChunkWhenAsked) {

@@ -82,7 +82,9 @@ TEST(CitationsTest, FindsWhatASlowSearchFinds) {
     return made;
   };
   for (int round = 0; round < 200; ++round) {
-    const std::vector<std::string> documents = {text(20), text(20), text(5)};
+    // In long ones each word is followed by all others, and so are many runs.
+    const int words = round % 10 == 0 ? 1000 : 20;
+    const std::vector<std::string> documents = {text(words), text(words), text(5)};
     const std::string answer = text(30);
     const auto found = CitationFinder(documents, "w3").Find(answer, 0.5);
     int64_t end = 0;
@@ -332,6 +334,20 @@ TEST(CohereAnswerTest, CitationsCountCharacters) {
                                    "content-end", "citation-start", "citation-end", "message-end"));
     EXPECT_THAT(answer.Failed(absl::InternalError("lost")), HasSubstr("\"error\":\"lost\""));
   }
+}
+
+TEST(CohereAnswerTest, DocumentsAreLookedIntoWhenTheAnswerIsThere) {
+  ChatRequest request;
+  request.request.mutable_prompt()->add_chunks(kDocuments[0]);
+  request.sources.push_back({.id = "d", .data = {{"text", kDocuments[0]}}});
+  const ChatAnswer whole("chat-1", request);
+  ASSERT_NE(whole.documents(), nullptr);
+  EXPECT_FALSE(whole.documents()->has_finder()) << "the request may be refused";
+  EXPECT_FALSE(Json::parse(whole.Body())["message"].contains("citations"));
+  EXPECT_TRUE(whole.documents()->has_finder());
+  EXPECT_EQ(&whole.documents()->finder(), &whole.documents()->finder());
+  request.citations = false;
+  EXPECT_EQ(ChatAnswer("chat-1", request).documents(), nullptr);
 }
 
 TEST(CohereAnswerTest, CanBeSentBack) {
