@@ -453,7 +453,9 @@ absl::Status EngineImpl::Drain(absl::Time deadline) {
   if (drained.ok()) {
     // What is not learned by the deadline was nobody's request.
     if (learning_ != nullptr) learning_->Flush(deadline).IgnoreError();
-    return chunk_store_->FlushWrites(deadline);
+    absl::Status flushed = chunk_store_->FlushWrites(deadline);
+    if (!flushed.ok()) chunk_store_->DropWrites();  // else the store's end would wait for them
+    return flushed;
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -461,6 +463,7 @@ absl::Status EngineImpl::Drain(absl::Time deadline) {
     for (const auto& [task, lane] : running_) task->cancellation().Cancel();
   }
   scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // what runs ends within a layer or a token
+  chunk_store_->DropWrites();
   return drained;
 }
 

@@ -71,6 +71,7 @@ void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
     arrived_[layer] = true;
     missing_.fetch_sub(1, std::memory_order_release);
   } else if (failure_.ok()) {
+    refused_ = absl::IsResourceExhausted(status);
     failure_ = absl::DataLossError(absl::StrCat("chunk ", source_->header().address.key.ToHex(), ": layer ",
                                                 layer, " could not be read: ", status.message()));
   }
@@ -98,6 +99,11 @@ void ArrivingKv::Cancel() {
   }
   if (complete()) return;
   for (const ReadId id : reads) source_->CancelRead(id);
+}
+
+bool ArrivingKv::refused() const {
+  absl::MutexLock lock(&mutex_);
+  return refused_;
 }
 
 bool ArrivingKv::failed() const {

@@ -48,6 +48,8 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   /// Layers that are not there yet.
   int32_t num_missing() const { return missing_.load(std::memory_order_acquire); }
   bool failed() const;
+  /// It failed because the tier had no room for a read, which says nothing of the entry.
+  bool refused() const;
   /// Layers that nobody has asked for.
   int32_t num_unasked() const { return unasked_.load(std::memory_order_acquire); }
 
@@ -68,6 +70,7 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   std::vector<bool> arrived_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReadId> reads_ ABSL_GUARDED_BY(mutex_);  // begun
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);       // the first
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;       // why
 };
 
 /// The reads of one prompt's lookups. They begin when the prompt is ready for them, layer by layer over all

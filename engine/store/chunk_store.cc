@@ -65,7 +65,7 @@ ChunkStore::Entry* ChunkStore::FindUsable(const ChunkKey& key, Leftovers& leftov
   Entry* entry = index_.Find(key);
   if (entry == nullptr || entry->arriving == nullptr || !entry->arriving->failed()) return entry;
   ++stats_.failed_entries;
-  lower_.MarkUnreadable(key, entry->arriving->tier());
+  if (!entry->arriving->refused()) lower_.MarkUnreadable(key, entry->arriving->tier());
   index_.Erase(entry, leftovers.removed);
   return nullptr;
 }
@@ -170,17 +170,22 @@ void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool
   if (missing.empty()) return;
   std::optional<PromptReads> own;
   if (reads == nullptr) reads = &own.emplace(NewPrompt());
+  const Erasures::Watch erasures(lower_.erasures());
   std::vector<std::shared_ptr<LowerTierEntry>> sources =
       lower_.Open(missing, reads->LookupDeadline(options_.lookup_budget));
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), *reads, is_use);
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), erasures, *reads, is_use);
   }
   if (own.has_value()) own->AskForAll();
 }
 
-std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads,
+std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source,
+                                             const Erasures::Watch& erasures, PromptReads& reads,
                                              bool is_use) {
   const EntryHeader& header = source->header();
+  // Before memory is taken: what stands in a shared tier may be anybody's.
+  const absl::StatusOr<int64_t> bytes = ChunkKv::SizeBytes(header.address.format, header.address.num_tokens);
+  if (!bytes.ok() || *bytes > options_.byte_budget) return std::nullopt;
   absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
       ChunkKv::Allocate(header.address.format, header.address.num_tokens, *options_.memory);
   if (!allocated.ok()) return std::nullopt;
@@ -199,6 +204,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
 
   Leftovers leftovers;
   absl::MutexLock lock(&mutex_);
+  if (erasures.Erased(header.address.key)) return std::nullopt;
   // Someone else may have been faster.
   if (Entry* resident = FindUsable(header.address.key, leftovers); resident != nullptr) {
     return HandOut(resident, &reads, is_use);
@@ -327,10 +333,19 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   }
   Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, /*is_use=*/true, found);
 
+  std::optional<ChunkHandle> unfit;  // goes when the lock is released
+  Leftovers leftovers;
   // Counted in one go, so that the sums hold at every moment.
   absl::MutexLock lock(&mutex_);
+  // A tier that others write to may have something else under the key: a miss.
+  if (found[0].has_value() &&
+      (found[0]->format() != address.format || found[0]->num_tokens() != address.num_tokens)) {
+    unfit = std::exchange(found[0], std::nullopt);
+    lower_.MarkUnreadable(address.key, unfit->tier());
+    if (Entry* entry = index_.Find(address.key); entry != nullptr) index_.Erase(entry, leftovers.removed);
+  }
   if (!found[0].has_value()) {  // since then, somebody may have inserted it
-    if (Entry* entry = index_.Find(address.key); entry != nullptr) {
+    if (Entry* entry = FindUsable(address.key, leftovers); entry != nullptr) {
       found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
     }
   }
@@ -396,22 +411,21 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
   return page;
 }
 
-bool ChunkStore::EraseFromMemory(NamespaceFilter filter, const ChunkKey& key) {
-  Leftovers leftovers;
-  absl::MutexLock lock(&mutex_);
-  Entry* entry = index_.Find(filter, key);
-  if (entry == nullptr) return false;
-  index_.Erase(entry, leftovers.removed);
-  return true;
-}
-
 bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  bool found = EraseFromMemory(filter, key);
+  const Erasures::Scope erasure(lower_.erasures(), key);  // lookups under way take nothing of it into memory
+  bool found = false;
+  {
+    Leftovers leftovers;
+    absl::MutexLock lock(&mutex_);
+    if (Entry* entry = index_.Find(filter, key); entry != nullptr) {
+      index_.Erase(entry, leftovers.removed);
+      found = true;
+    }
+  }
   // Only resident entries are queued for a tier: from here on nothing of it is written.
   lower_.CancelWrites(
       [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
   found |= lower_.Erase(filter, key);
-  found |= EraseFromMemory(filter, key);  // a lookup may have found it below meanwhile
   absl::MutexLock lock(&mutex_);
   stats_.erased += found ? 1 : 0;
   return found;
@@ -432,10 +446,27 @@ int64_t ChunkStore::Clear(NamespaceFilter filter) {
 absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
   // What is on its way must arrive, or the tiers below would refuse.
   lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
-  absl::Status below = lower_.SetPinned(filter, key, pinned);
+  if (pinned) {  // what memory would refuse is not pinned below either
+    absl::MutexLock lock(&mutex_);
+    const Entry* entry = index_.Find(filter, key);
+    if (entry != nullptr && !entry->pinned) KVBLEND_RETURN_IF_ERROR(index_.CheckPinLimit(entry->bytes));
+  }
+  const absl::Status below = lower_.SetPinned(filter, key, pinned);
+  if (absl::IsResourceExhausted(below)) return below;
   absl::MutexLock lock(&mutex_);
   Entry* entry = index_.Find(filter, key);
   return entry == nullptr ? below : index_.SetPinned(entry, pinned);
+}
+
+absl::Status ChunkStore::PinBehind(NamespaceFilter filter, const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  Entry* entry = index_.Find(filter, key);
+  if (entry == nullptr) {
+    return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was deleted meanwhile"));
+  }
+  KVBLEND_RETURN_IF_ERROR(index_.SetPinned(entry, true));
+  lower_.QueuePin(entry->address);
+  return absl::OkStatus();
 }
 
 void ChunkStore::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {

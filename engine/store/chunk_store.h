@@ -130,6 +130,10 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }
+  /// Takes back what waits to be written to the lower tiers.
+  void DropWrites() {
+    lower_.CancelWrites([](const ChunkAddress&) { return true; });
+  }
 
   // --- for operators: see ChunkCatalog ---------------------------------------------------------------------
 
@@ -145,6 +149,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
     return SetPinned(filter, key, false);
   }
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
+  /// As Pin, for an entry in host memory, without waiting: it is pinned there at once, and below behind the caller
+  /// (WaitUntilDurable waits for that too). kNotFound; kResourceExhausted: too much is pinned.
+  absl::Status PinBehind(NamespaceFilter filter, const ChunkKey& key);
 
   StoreStats Stats() const;
   /// One for each lower tier, in the order of lookups.
@@ -182,7 +189,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// Looks in the lower tiers for what is missing in `found`, which is in the order of `keys`.
   void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
              std::vector<std::optional<ChunkHandle>>& found);
-  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, PromptReads& reads, bool is_use);
+  /// `erasures`: of the time since the source was opened.
+  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, const Erasures::Watch& erasures,
+                                   PromptReads& reads, bool is_use);
 
   absl::StatusOr<ChunkHandle> InsertOrCommit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                              const InsertOptions& options, bool is_commit);
@@ -190,7 +199,6 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Queues it for the lower tiers that do not have it, when all of it is here.
   void OfferToLower(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool EraseFromMemory(NamespaceFilter filter, const ChunkKey& key);
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   const Options options_;
@@ -198,8 +206,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::atomic<uint64_t> next_prompt_{1};
   LowerTiers lower_;  // outlives the entries, which take back their reads
 
-  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now, lower_.Write
-  // and lower_.MarkUnreadable, which do not wait; see Leftovers.
+  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write, QueuePin,
+  // MarkUnreadable and erasures, which do not wait; see Leftovers.
   mutable absl::Mutex mutex_;
   internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);

@@ -40,6 +40,7 @@ class LowerTiers::Demotion : public std::enable_shared_from_this<Demotion> {
   Demotion(LowerTiers& tiers, size_t level, std::shared_ptr<LowerTierEntry> entry,
            std::shared_ptr<ChunkKv> kv, int64_t frequency)
       : tiers_(tiers),
+        erasures_(tiers.erasures_),
         level_(level),
         entry_(std::move(entry)),
         kv_(std::move(kv)),
@@ -67,15 +68,18 @@ class LowerTiers::Demotion : public std::enable_shared_from_this<Demotion> {
     for (size_t below = level_ + 1; below < tiers_.levels_.size(); ++below) {
       const Level& level = tiers_.levels_[below];
       if (level.tier->Contains(header.address.key)) continue;
-      level.writes->Enqueue(header.address, kv_, /*pinned=*/false,
-                            {.label = header.label,
-                             .compute_cost_seconds = header.compute_cost_seconds,
-                             .frequency = frequency_,
-                             .created = header.created});
+      erasures_.KeepUnlessErased(header.address.key, [&] {
+        level.writes->Enqueue(header.address, kv_, /*pinned=*/false,
+                              {.label = header.label,
+                               .compute_cost_seconds = header.compute_cost_seconds,
+                               .frequency = frequency_,
+                               .created = header.created});
+      });
     }
   }
 
   LowerTiers& tiers_;
+  const Erasures::Watch erasures_;
   const size_t level_;
   const std::shared_ptr<LowerTierEntry> entry_;
   const std::shared_ptr<ChunkKv> kv_;
@@ -168,6 +172,12 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
       if (found != unreadable_.end() && found->second.tier == level.tier->tier()) unreadable_.erase(found);
     }
     level.writes->Enqueue(address, kv, pinned && level.tier->durable(), options);
+  }
+}
+
+void LowerTiers::QueuePin(const ChunkAddress& address) {
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) level.writes->EnqueuePin(address);
   }
 }
 

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/api/chunk_info.h"
+#include "engine/store/erasures.h"
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
 #include "engine/store/lower_tier.h"
@@ -52,6 +53,8 @@ class LowerTiers {
   /// Per content key the first tier's match.
   std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                          absl::Time deadline) const;
+  /// What is erased, and read to be kept elsewhere.
+  Erasures& erasures() { return erasures_; }
   /// Open leaves this tier's entry out for kRetryUnreadable, or until it is written again.
   void MarkUnreadable(const ChunkKey& key, Tier tier);
 
@@ -60,6 +63,8 @@ class LowerTiers {
   /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
+  /// Pins the entry in the durable tier, behind the caller and what is queued; WaitUntilDurable waits for it too.
+  void QueuePin(const ChunkAddress& address);
   /// Takes back the queued entries for which `unwanted` is true; waits for those that are being written.
   void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
   /// Waits until no tier has this entry in its queue. kDeadlineExceeded.
@@ -107,6 +112,7 @@ class LowerTiers {
 
   HostMemory& memory_;
   const std::function<absl::Time()> now_;
+  Erasures erasures_;
   std::atomic<int32_t> demotions_{0};  // under way
   std::vector<Level> levels_;
 

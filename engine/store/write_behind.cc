@@ -27,7 +27,7 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
                           LowerTier::PutOptions options) {
   absl::MutexLock lock(&mutex_);
   if (IsQueued(address.key)) return;
-  failures_.erase(address.key);
+  ForgetFailure(address.key);
   if (stats_.queued_bytes + kv->size_bytes() > max_queued_bytes_) {
     ++stats_.dropped;
     RememberFailure(address.key, absl::ResourceExhaustedError(absl::StrCat(
@@ -40,6 +40,18 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
   queue_.push_back({address, std::move(kv), pinned, std::move(options)});
 }
 
+void WriteBehind::EnqueuePin(const ChunkAddress& address) {
+  absl::MutexLock lock(&mutex_);
+  for (Item& item : queue_) {
+    if (item.address.key != address.key) continue;
+    item.pinned = true;
+    return;
+  }
+  ForgetFailure(address.key);
+  ++stats_.queued_entries;
+  queue_.push_back({.address = address, .kv = nullptr, .pinned = true, .options = {}});
+}
+
 void WriteBehind::Run() {
   absl::MutexLock lock(&mutex_);
   while (true) {
@@ -50,15 +62,21 @@ void WriteBehind::Run() {
     queue_.pop_front();
     writing_ = item.address;
     mutex_.Unlock();
-    absl::Status status = tier_.Put(item.address, *item.kv, item.options);
+    absl::Status status = absl::OkStatus();
+    if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
     if (status.ok() && item.pinned) status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
-    const int64_t bytes = item.kv->size_bytes();
+    const bool is_entry = item.kv != nullptr;
+    const int64_t bytes = item.bytes();
     item.kv.reset();  // the last reference may free a lot
     mutex_.Lock();
     writing_.reset();
     --stats_.queued_entries;
     stats_.queued_bytes -= bytes;
-    ++(status.ok() ? stats_.written : stats_.failed);
+    if (!status.ok()) {
+      ++stats_.failed;
+    } else if (is_entry) {
+      ++stats_.written;
+    }
     if (!status.ok()) RememberFailure(item.address.key, status);
   }
 }
@@ -71,6 +89,10 @@ void WriteBehind::RememberFailure(const ChunkKey& key, const absl::Status& statu
   }
 }
 
+void WriteBehind::ForgetFailure(const ChunkKey& key) {
+  if (failures_.erase(key) > 0) std::erase(failure_order_, key);
+}
+
 void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) {
   absl::MutexLock lock(&mutex_);
   for (auto it = queue_.begin(); it != queue_.end();) {
@@ -79,7 +101,7 @@ void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) 
       continue;
     }
     --stats_.queued_entries;
-    stats_.queued_bytes -= it->kv->size_bytes();
+    stats_.queued_bytes -= it->bytes();
     it = queue_.erase(it);
   }
   if (!writing_.has_value() || !unwanted(*writing_)) return;

@@ -34,13 +34,16 @@ class WriteBehind {
 
   /// `tier` must outlive this.
   WriteBehind(LowerTier& tier, int64_t max_queued_bytes);
-  /// Writes what is queued first; Flush with a deadline before to bound that.
+  /// Writes what is queued first; Flush with a deadline before, and Cancel what is left then, to bound that.
   ~WriteBehind();
 
   /// Queues an entry, to be pinned there when `pinned`, unless it is queued already; drops it when the queue
   /// is full.
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
+
+  /// Pins an entry of the tier, behind what is queued.
+  void EnqueuePin(const ChunkAddress& address);
 
   /// Takes back the queued entries for which `unwanted` is true; waits for the end of one being written.
   void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
@@ -58,13 +61,15 @@ class WriteBehind {
  private:
   struct Item {
     ChunkAddress address;
-    std::shared_ptr<const ChunkKv> kv;
+    std::shared_ptr<const ChunkKv> kv;  // null: is there, and only pinned
+    int64_t bytes() const { return kv == nullptr ? 0 : kv->size_bytes(); }
     bool pinned = false;
     LowerTier::PutOptions options;
   };
 
   void Run();
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ForgetFailure(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
 
   LowerTier& tier_;

@@ -192,16 +192,19 @@ class MemoryLowerTier final : public store::LowerTier {
   std::vector<absl::StatusOr<std::shared_ptr<store::LowerTierEntry>>> OpenEntries(
       absl::Span<const ChunkKey> keys, absl::Time /*deadline*/) override {
     std::vector<absl::StatusOr<std::shared_ptr<store::LowerTierEntry>>> entries;
-    absl::MutexLock lock(&disk_->mutex_);
-    for (const ChunkKey& key : keys) {
-      const auto found = disk_->entries_.find(key);
-      if (found == disk_->entries_.end()) {
-        entries.push_back(absl::NotFoundError("no such entry"));
-      } else {
-        entries.push_back(
-            std::make_shared<MemoryLowerEntry>(disk_, found->second, tier_, found->second->pinned));
+    {
+      absl::MutexLock lock(&disk_->mutex_);
+      for (const ChunkKey& key : keys) {
+        const auto found = disk_->entries_.find(key);
+        if (found == disk_->entries_.end()) {
+          entries.push_back(absl::NotFoundError("no such entry"));
+        } else {
+          entries.push_back(
+              std::make_shared<MemoryLowerEntry>(disk_, found->second, tier_, found->second->pinned));
+        }
       }
     }
+    if (disk_->after_open) disk_->after_open();
     return entries;
   }
 

@@ -45,6 +45,9 @@ class MemoryDisk {
   /// Called for every Put.
   std::function<absl::Status(const ChunkKey& key)> write_fault;
 
+  /// Called when entries have been opened, before anybody has them.
+  std::function<void()> after_open;
+
   /// Entries that were told to do something after their tier was gone.
   std::atomic<int64_t> calls_without_tier{0};
 

@@ -115,7 +115,8 @@ absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(arrived);
   if (++layer_ < engine_.runtime.config.num_layers) return false;
   stored_.already_present = true;
-  if (options_.pinned) KVBLEND_RETURN_IF_ERROR(engine_.chunk_store.Pin(tenant_namespace_, address_.key));
+  if (options_.pinned)
+    KVBLEND_RETURN_IF_ERROR(engine_.chunk_store.PinBehind(tenant_namespace_, address_.key));
   return true;
 }
 

@@ -154,6 +154,14 @@ void DiskIndex::SetPinned(Slot slot, bool pinned) {
   UpdateEvictability(slot);
 }
 
+absl::Status DiskIndex::CheckPinLimit(Slot slot) const {
+  const int64_t bytes = at(slot).bytes, allowed = limits_.quota_bytes / 2;
+  if (bytes <= allowed - pinned_bytes_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("disk tier: pinning needs ", bytes, " bytes; ",
+                                                   pinned_bytes_, " of at most ", allowed,
+                                                   " bytes (half of the quota) are pinned"));
+}
+
 void DiskIndex::SetBusy(Slot slot, bool busy) {
   Mutable(slot).busy = busy;
   UpdateEvictability(slot);

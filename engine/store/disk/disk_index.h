@@ -15,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/container/node_hash_map.h"
 #include "absl/hash/hash.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/api/chunk_info.h"
@@ -126,7 +127,9 @@ class DiskIndex {
 
   void Touch(Slot slot, absl::Time now);
   void SetPinned(Slot slot, bool pinned);
-  void SetSuspect(Slot slot, bool suspect) { Mutable(slot).suspect = suspect; }
+  /// kResourceExhausted: with this entry more than half of the quota would be pinned.
+  absl::Status CheckPinLimit(Slot slot) const;
+  void SetSuspect(Slot slot) { Mutable(slot).suspect = true; }
   /// Lets all entries queue again, so that among equals the oldest goes first. For an index just built.
   void RequeueOldestFirst();
 

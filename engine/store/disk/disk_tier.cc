@@ -309,9 +309,9 @@ void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::
       ++stats_.read_errors;
     }
     // A device's error says nothing of the bytes, which may be read another time; but should somebody have
-    // the chunk's KV meanwhile, Put writes it anew.
-    if (const auto slot = FindGeneration(key, generation); slot.has_value() && !is_damaged) {
-      index_.SetSuspect(*slot, !status.ok());
+    // the chunk's KV meanwhile, Put writes it anew. Until then another layer's success says nothing of this one.
+    if (const auto slot = FindGeneration(key, generation); slot.has_value() && !status.ok() && !is_damaged) {
+      index_.SetSuspect(*slot);
     }
   }
   if (is_damaged) Quarantine(key, generation, status);
@@ -353,7 +353,8 @@ std::optional<ChunkInfo> DiskTier::Stat(NamespaceFilter filter, const ChunkKey& 
 
 bool DiskTier::Contains(const ChunkKey& key) const {
   absl::MutexLock lock(&mutex_);
-  return index_.Find(key).has_value();
+  const std::optional<Index::Slot> slot = index_.Find(key);
+  return slot.has_value() && !index_.at(*slot).suspect;
 }
 
 std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
@@ -384,6 +385,7 @@ absl::Status DiskTier::SetPinned(NamespaceFilter filter, const ChunkKey& key, bo
     const std::optional<Index::Slot> slot = index_.Find(filter, key);
     if (!slot.has_value()) return NotOnDisk(key);
     if (index_.at(*slot).pinned == pinned) return absl::OkStatus();
+    if (pinned) KVBLEND_RETURN_IF_ERROR(index_.CheckPinLimit(*slot));
   }
   const absl::Status status = files_.SetPinned(key, pinned);
   write_health_.Report(status);

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/synchronization/notification.h"
@@ -179,6 +180,80 @@ TEST_F(LowerTiersTest, ErasingErasesEverywhere) {
   EXPECT_FALSE(disk_->Contains(chunk_.key));
   EXPECT_FALSE(remote_->Contains(chunk_.key));
   EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
+}
+
+// What was opened can be read after it is gone.
+TEST_F(LowerTiersTest, ALookupUnderWayDoesNotUndoAnErasure) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->after_open = [&] {
+    disk_->after_open = nullptr;
+    EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+  };
+  EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
+  EXPECT_FALSE(store->Stat(kAllNamespaces, chunk_.key).ok());
+  Put(*store, chunk_);  // erased is not forbidden
+  EXPECT_TRUE(LookupOne(*store, chunk_.key).has_value());
+}
+
+TEST_F(LowerTiersTest, ADemotionUnderWayDoesNotUndoAnErasure) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  remote_->Evict(chunk_.key, 1);
+  disk_->HoldReads(true);
+  disk_->Evict(chunk_.key, /*frequency=*/2);
+  store->Erase(kAllNamespaces, chunk_.key);
+  disk_->DeliverAll();
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+}
+
+TEST_F(LowerTiersTest, AFullQueueOfReadsIsNoFaultOfTheEntry) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::ResourceExhaustedError("queue"); };
+  {
+    const auto handle = LookupOne(*store, chunk_.key);
+    EXPECT_FALSE(handle->AcquireLayer(0).ok());
+  }
+  disk_->read_fault = nullptr;
+  disk_->HoldReads(true);
+  const auto handle = LookupOne(*store, chunk_.key);
+  EXPECT_EQ(handle->tier(), Tier::kDisk);
+  disk_->DeliverAll();
+  ExpectFilled(*handle);
+}
+
+TEST_F(LowerTiersTest, SomethingElseUnderTheKeyIsAMiss) {
+  ChunkAddress forged = SmallAddress(2, /*num_tokens=*/3);
+  ASSERT_NE(forged.num_tokens, chunk_.num_tokens);
+  forged.key = chunk_.key;
+  ASSERT_TRUE(MakeMemoryLowerTier(disk_)->Put(forged, *FilledKv(forged), {}).ok());
+  auto store = Create(2);
+  auto reserved = store->LookupOrReserve(chunk_);
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  auto* reservation = std::get_if<Reservation>(&*reserved);
+  ASSERT_NE(reservation, nullptr);
+  ASSERT_TRUE(reservation->Commit(FilledKv(chunk_), {}).ok());
+  ExpectFilled(*LookupOne(*store, chunk_.key));
+}
+
+TEST_F(LowerTiersTest, PinningBehindPinsInMemoryAndThenOnDisk) {
+  absl::Notification go_on;
+  auto store = Create(2);
+  Put(*store, chunk_);
+  disk_->write_fault = [&](const ChunkKey&) {
+    go_on.WaitForNotification();
+    return absl::OkStatus();
+  };
+  ASSERT_TRUE(store->Insert(SmallAddress(2), FilledKv(SmallAddress(2)), {}).ok());
+  ASSERT_TRUE(store->PinBehind(kAllNamespaces, chunk_.key).ok());  // although the disk is busy
+  EXPECT_TRUE(store->Stat(kAllNamespaces, chunk_.key)->pinned);
+  EXPECT_FALSE(disk_->IsPinned(chunk_.key));
+  go_on.Notify();
+  EXPECT_TRUE(store->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()).ok());
+  EXPECT_TRUE(disk_->IsPinned(chunk_.key));
+  EXPECT_EQ(store->PinBehind(kAllNamespaces, SmallAddress(3).key).code(), absl::StatusCode::kNotFound);
 }
 
 }  // namespace

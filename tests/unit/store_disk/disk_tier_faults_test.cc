@@ -99,13 +99,18 @@ TEST_F(DiskTierFaultsTest, AnEntryThatCannotBeReadIsWrittenAnew) {
   EXPECT_FALSE(ReadAndCompare(*tier, first_).ok());
   faulty_.FailAll(Operation::kSync, kDeviceError);
   EXPECT_FALSE(Put(*tier, first_, {.label = "new"}).ok());
-  EXPECT_TRUE(tier->Contains(first_.key)) << "a good file may still be there";
+  EXPECT_TRUE(tier->Stat(kAllNamespaces, first_.key).has_value()) << "a good file may still be there";
+  EXPECT_FALSE(tier->Contains(first_.key)) << "so that it is offered";
   faulty_.Heal();
+  // That it can be read says nothing of the layer that could not.
+  EXPECT_TRUE(ReadAndCompare(*tier, first_).ok());
+  EXPECT_FALSE(tier->Contains(first_.key));
   ASSERT_TRUE(Put(*tier, first_, {.label = "new"}).ok());
   EXPECT_EQ(tier->Stat(kAllNamespaces, first_.key)->label, "new");
   EXPECT_TRUE(tier->Stat(kAllNamespaces, first_.key)->pinned);
   EXPECT_EQ(tier->Stats().entries, 1);
   EXPECT_EQ(tier->Stats().bytes, kEntryFileBytes);
+  EXPECT_TRUE(tier->Contains(first_.key));
   EXPECT_TRUE(ReadAndCompare(*tier, first_).ok());
 }
 

@@ -177,9 +177,13 @@ TEST_F(DiskTierTest, PinsLastOverRestartsUntilUnpinned) {
   EXPECT_TRUE(tier->Stat("", pinned.key)->pinned);
   for (int32_t i = 2; i < 6; ++i) ASSERT_TRUE(Put(*tier, SmallAddress(i), {.compute_cost_seconds = 1}).ok());
   EXPECT_TRUE(tier->Contains(pinned.key));
-  ASSERT_TRUE(tier->SetPinned("", SmallAddress(5).key, true).ok());
-  EXPECT_EQ(Put(*tier, SmallAddress(6)).code(), absl::StatusCode::kResourceExhausted);
+  // Half of the quota is pinned: others have the rest.
+  const absl::Status too_much = tier->SetPinned("", SmallAddress(5).key, true);
+  EXPECT_EQ(too_much.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(too_much.message(), testing::HasSubstr("half of the quota"));
+  EXPECT_FALSE(memory_.Exists(PathOf(SmallAddress(5).key, ".pin")));
   ASSERT_TRUE(tier->SetPinned("", pinned.key, false).ok());
+  ASSERT_TRUE(tier->SetPinned("", SmallAddress(5).key, true).ok());
   ASSERT_TRUE(Put(*tier, SmallAddress(6)).ok());
   EXPECT_FALSE(tier->Contains(pinned.key));
   ASSERT_TRUE(*tier->Erase("", SmallAddress(5).key));
