@@ -104,7 +104,7 @@ std::string CallLog::Line(const std::string& code, double seconds, const absl::S
     absl::StrAppendFormat(&line, ", first token after %.3f s", time_to_first_token_seconds_);
   }
   absl::StrAppend(&line, ", trace ", context_.trace_id);
-  if (!status.ok()) absl::StrAppend(&line, ": ", status.message());
+  if (!status.ok()) absl::StrAppend(&line, ": ", LoggedMessage(status));
   return line;
 }
 
@@ -117,7 +117,7 @@ std::string CallLog::Members(const std::string& code, double seconds, const absl
   if (completion_tokens_ > 0) members["completion_tokens"] = completion_tokens_;
   if (time_to_first_token_seconds_ >= 0)
     members["time_to_first_token_seconds"] = time_to_first_token_seconds_;
-  if (!status.ok()) members["error"] = std::string(status.message());
+  if (!status.ok()) members["error"] = LoggedMessage(status);
   const std::string object = ToText(members);
   return object.substr(1, object.size() - 2);
 }

@@ -38,7 +38,8 @@ class CallLog {
 
   /// To be called once. OK and the client's own doing (its cancellation, its deadline) at info, what the
   /// server could not do at error, bad requests and overload at warning. The line goes to the logger named kStructuredLog as
-  /// the members of a JSON object where there is one, else to the default logger as text.
+  /// the members of a JSON object where there is one, else to the default logger as text. Of errors it has LoggedMessage, for
+  /// texts of requests are not logged.
   void End(const absl::Status& status);
 
  private:

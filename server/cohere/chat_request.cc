@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTopK = 500;
 constexpr int64_t kMaxStopSequences = 5;
-constexpr int64_t kMaxPriority = 999;  // the lowest
+constexpr int64_t kMaxPriority = 999;   // the lowest
+constexpr size_t kShownNameBytes = 80;  // of a document's field, in messages
 // What Cohere's API documents for requests that do not say.
 constexpr double kTemperature = 0.3;
 constexpr double kTopP = 0.75;
@@ -31,9 +32,10 @@ absl::StatusOr<std::string> TextOf(const Json& data, const std::string& path) {
   std::string title, others, text;
   for (const auto& [name, value] : data.items()) {
     if (!value.is_string() && !value.is_number() && !value.is_boolean()) {
-      return FieldError(
-          absl::StrCat(path, ".", name),
-          absl::StrCat(path, ".", name, " is no value; allowed: a string, a number or a boolean"));
+      constexpr char kAllowed[] = " is no value; allowed: a string, a number or a boolean";
+      const std::string shown = absl::StrCat(path, ".", name.substr(0, kShownNameBytes));
+      return LogAs(FieldError(shown, absl::StrCat(shown, kAllowed)),
+                   absl::StrCat("a member of ", path, kAllowed));
     }
     const std::string content = value.is_string() ? value.get<std::string>() : ToText(value);
     if (name == "title") {
@@ -134,9 +136,8 @@ void ReadCitationOptions(FieldReader& fields, ChatRequest* to) {
   to->citations = mode != "OFF" && mode != "DISABLED";
   to->only_copied = mode == "FAST";
   if (to->citations && mode != "ENABLED" && mode != "FAST" && mode != "ACCURATE") {
-    options.Note(FieldError("citation_options.mode",
-                            absl::StrCat("citation_options.mode is '", mode.substr(0, 80),
-                                         "'; allowed: 'ENABLED', 'FAST', 'ACCURATE', 'OFF', 'DISABLED'")));
+    options.Note(ValueError("citation_options.mode", Quoted(mode),
+                            "'ENABLED', 'FAST', 'ACCURATE', 'OFF', 'DISABLED'"));
   }
   fields.Note(options.Finish());
 }
@@ -174,13 +175,13 @@ absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body) {
   }
   fields.RefuseUnless("safety_mode", "OFF");
   fields.RefuseUnless("tool_choice", "NONE");
-  fields.Refuse({"tools", "strict_tools"}, "allowed: none; this server calls no tools");
+  fields.Refuse({"tools", "strict_tools"}, "none; this server calls no tools");
   if (const Json* thinking = fields.Value("thinking"); thinking != nullptr) {
     FieldReader inner(*thinking, "thinking");
     inner.RefuseUnless("type", "disabled");
     fields.Note(inner.Finish());
   }
-  fields.Refuse({"raw_prompting"}, "allowed: none");
+  fields.Refuse({"raw_prompting"}, "none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
 }

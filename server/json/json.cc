@@ -1,5 +1,6 @@
 #include "server/json/json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <utility>
@@ -12,13 +13,17 @@ namespace kvblend::server {
 namespace {
 
 constexpr char kParamPayload[] = "kvblend/param";
+constexpr char kLoggedPayload[] = "kvblend/logged";
 constexpr size_t kShownBytes = 80;
 
 /// Ends a parse: the library's callback can do so by an exception only.
 struct TooMuch : std::exception {
-  explicit TooMuch(std::string text) : what_is_wrong(std::move(text)) {}
-  const char* what() const noexcept override { return what_is_wrong.c_str(); }
-  const std::string what_is_wrong;
+  explicit TooMuch(const std::string& what_is_wrong) : TooMuch(what_is_wrong, what_is_wrong) {}
+  TooMuch(const std::string& what_is_wrong, const std::string& logged)
+      : status(LogAs(absl::InvalidArgumentError(absl::StrCat("the body's JSON ", what_is_wrong)),
+                     absl::StrCat("the body's JSON ", logged))) {}
+  const char* what() const noexcept override { return "a body's JSON is too much"; }
+  const absl::Status status;
 };
 
 /// A value for messages, cut.
@@ -57,7 +62,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) {
         const std::string& name = parsed.get_ref<const std::string&>();
         // Parsers choose one of two members with the same name in silence.
         if (!members.back().insert(name).second) {
-          throw TooMuch(absl::StrCat("has the member '", name.substr(0, kShownBytes), "' twice"));
+          throw TooMuch(absl::StrCat("has the member ", Quoted(name), " twice"), "has a member twice");
         }
         break;
       }
@@ -75,7 +80,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) {
     if (json.is_object()) return json;
     return absl::InvalidArgumentError("the body is no JSON object");
   } catch (const TooMuch& error) {
-    return absl::InvalidArgumentError(absl::StrCat("the body's JSON ", error.what_is_wrong));
+    return error.status;
   } catch (const Json::parse_error& error) {
     return absl::InvalidArgumentError(absl::StrCat("the body is no JSON: wrong at byte ", error.byte));
   } catch (const Json::out_of_range&) {
@@ -93,14 +98,32 @@ absl::Status FieldError(const std::string& param, const std::string& message) {
   return status;
 }
 
+absl::Status ValueError(const std::string& param, const std::string& value, const std::string& allowed) {
+  return LogAs(FieldError(param, absl::StrCat(param, " is ", value, "; allowed: ", allowed)),
+               absl::StrCat(param, " is something else; allowed: ", allowed));
+}
+
+absl::Status LogAs(absl::Status status, const std::string& logged) {
+  status.SetPayload(kLoggedPayload, absl::Cord(logged));
+  return status;
+}
+
+std::string LoggedMessage(const absl::Status& status) {
+  const auto logged = status.GetPayload(kLoggedPayload);
+  return logged.has_value() ? std::string(*logged) : std::string(status.message());
+}
+
+std::string Quoted(std::string_view text) {
+  return absl::StrCat("'", absl::string_view(text.data(), std::min(text.size(), kShownBytes)), "'");
+}
+
 std::string ParamOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kParamPayload);
   return payload.has_value() ? std::string(*payload) : "";
 }
 
 FieldReader::FieldReader(const Json& object, std::string path) : object_(object), path_(std::move(path)) {
-  if (!object.is_object())
-    Note(FieldError(path_, absl::StrCat(path_, " is ", Show(object), "; allowed: an object")));
+  if (!object.is_object()) Note(ValueError(path_, Show(object), "an object"));
 }
 
 std::string FieldReader::PathOf(const std::string& name) const {
@@ -120,7 +143,7 @@ std::optional<std::string> FieldReader::String(const std::string& name) {
   const Json* value = Value(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_string()) return value->get<std::string>();
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: a string")));
+  Note(ValueError(PathOf(name), Show(*value), "a string"));
   return std::nullopt;
 }
 
@@ -133,8 +156,7 @@ std::optional<int64_t> FieldReader::Integer(const std::string& name, int64_t min
     const int64_t number = value->get<int64_t>();
     if (number >= min && number <= max) return number;
   }
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value),
-                                             "; allowed: an integer from ", min, " to ", max)));
+  Note(ValueError(PathOf(name), Show(*value), absl::StrCat("an integer from ", min, " to ", max)));
   return std::nullopt;
 }
 
@@ -149,8 +171,8 @@ std::optional<uint64_t> FieldReader::Bits64(const std::string& name) {
     // The comparison refuses spaces and signs, which the parser takes.
     if (absl::SimpleAtoi(text, &bits) && absl::StrCat(bits) == text) return bits;
   }
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value),
-                                             "; allowed: an integer from ", INT64_MIN, " to ", UINT64_MAX)));
+  Note(ValueError(PathOf(name), Show(*value),
+                  absl::StrCat("an integer from ", INT64_MIN, " to ", UINT64_MAX)));
   return std::nullopt;
 }
 
@@ -158,7 +180,7 @@ std::optional<double> FieldReader::Number(const std::string& name) {
   const Json* value = Value(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_number() && std::isfinite(value->get<double>())) return value->get<double>();
-  Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: a number")));
+  Note(ValueError(PathOf(name), Show(*value), "a number"));
   return std::nullopt;
 }
 
@@ -166,8 +188,7 @@ std::optional<bool> FieldReader::Bool(const std::string& name) {
   const Json* value = Value(name);
   if (value == nullptr) return std::nullopt;
   if (value->is_boolean()) return value->get<bool>();
-  Note(
-      FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: true or false")));
+  Note(ValueError(PathOf(name), Show(*value), "true or false"));
   return std::nullopt;
 }
 
@@ -175,19 +196,18 @@ void FieldReader::Ignore(std::initializer_list<const char*> names) {
   known_.insert(names.begin(), names.end());
 }
 
-void FieldReader::Refuse(std::initializer_list<const char*> names, const std::string& why) {
+void FieldReader::Refuse(std::initializer_list<const char*> names, const std::string& allowed) {
   for (const char* name : names) {
     const Json* value = Value(name);
     if (value == nullptr || IsNothing(*value)) continue;
-    Note(FieldError(PathOf(name), absl::StrCat(PathOf(name), " is ", Show(*value), "; ", why)));
+    Note(ValueError(PathOf(name), Show(*value), allowed));
   }
 }
 
 void FieldReader::RefuseUnless(const std::string& name, const Json& allowed) {
   const Json* value = Value(name);
   if (value == nullptr || *value == allowed) return;
-  Note(FieldError(PathOf(name),
-                  absl::StrCat(PathOf(name), " is ", Show(*value), "; allowed: ", ToText(allowed))));
+  Note(ValueError(PathOf(name), Show(*value), ToText(allowed)));
 }
 
 absl::Status FieldReader::Finish() {
@@ -195,7 +215,9 @@ absl::Status FieldReader::Finish() {
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name)) continue;
     const std::string shown = PathOf(name.substr(0, kShownBytes));
-    return FieldError(shown, absl::StrCat(shown, " is not a field that this server knows"));
+    return LogAs(
+        FieldError(shown, absl::StrCat(shown, " is not a field that this server knows")),
+        absl::StrCat(path_.empty() ? "the body" : path_, " has a field that this server does not know"));
   }
   return absl::OkStatus();
 }

@@ -27,10 +27,20 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes);
 /// On one line; what is no UTF-8 is replaced. Never throws.
 std::string ToText(const Json& json);
 
-/// kInvalidArgument that knows the field that it is about: "stop[2]".
+/// kInvalidArgument that knows the field that it is about: "stop[2]". `message` must hold nothing that the client wrote.
 absl::Status FieldError(const std::string& param, const std::string& message);
-/// The field of a FieldError; else empty.
+/// The same: "`param` is `value`; allowed: `allowed`". The value is for the client alone, as it may be a text: the log gets the rest.
+absl::Status ValueError(const std::string& param, const std::string& value, const std::string& allowed);
+/// The field of a FieldError or ValueError; else empty.
 std::string ParamOf(const absl::Status& status);
+
+/// `status`, of which the log gets `logged` instead of the message, which holds something that a client wrote.
+absl::Status LogAs(absl::Status status, const std::string& logged);
+/// The message, or what stands for it in the log.
+std::string LoggedMessage(const absl::Status& status);
+
+/// A text of a client's in quotes for a message, cut.
+std::string Quoted(std::string_view text);
 
 /// Reads an object's members. The first thing that is wrong is kept, and everything is absent from then on: read all, then ask
 /// Finish. A member that is null is absent. Not thread-safe; `object` must outlive it.
@@ -51,8 +61,8 @@ class FieldReader {
 
   /// Members that change nothing here.
   void Ignore(std::initializer_list<const char*> names);
-  /// Members of features that do not exist here: refused unless absent, false, 0, or empty. `why` ends the message.
-  void Refuse(std::initializer_list<const char*> names, const std::string& why);
+  /// Members of features that do not exist here: refused unless absent, false, 0, or empty. `allowed` ends the message.
+  void Refuse(std::initializer_list<const char*> names, const std::string& allowed);
   /// As Refuse, but for this value.
   void RefuseUnless(const std::string& name, const Json& allowed);
 

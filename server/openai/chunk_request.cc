@@ -1,11 +1,23 @@
 #include "server/openai/chunk_request.h"
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/convert/message_json.h"
 #include "server/json/json.h"
 #include "server/openai/prompt_mapping.h"
 
 namespace kvblend::server::openai {
+
+namespace {
+
+/// Protobuf's errors quote what is wrong.
+absl::Status ParseBody(const Json& json, google::protobuf::Message* message) {
+  const absl::Status status = ParseJson(ToText(json), *message);
+  if (status.ok()) return status;
+  return LogAs(status, absl::StrCat("the body's JSON is no kvblend.v1.", message->GetDescriptor()->name()));
+}
+
+}  // namespace
 
 absl::StatusOr<PutRequest> ParsePutRequest(std::string_view body) {
   KVBLEND_ASSIGN_OR_RETURN(Json json, ParseObject(body));
@@ -21,14 +33,14 @@ absl::StatusOr<PutRequest> ParsePutRequest(std::string_view body) {
   }
   json.erase("stream");
   json.erase("documents");
-  KVBLEND_RETURN_IF_ERROR(ParseJson(ToText(json), to.request));
+  KVBLEND_RETURN_IF_ERROR(ParseBody(json, &to.request));
   for (const std::string& text : documents.chunks()) to.request.add_chunks(text);
   return to;
 }
 
 absl::Status ParseMessageBody(std::string_view body, google::protobuf::Message* message) {
   KVBLEND_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
-  return ParseJson(ToText(json), *message);
+  return ParseBody(json, message);
 }
 
 }  // namespace kvblend::server::openai

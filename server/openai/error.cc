@@ -88,9 +88,10 @@ std::string ToJson(const Error& error) {
 }
 
 absl::Status ModelNotFound(const std::string& asked, const std::string& served) {
-  absl::Status status = absl::NotFoundError(absl::StrCat("model is '", asked, "'; allowed: '", served, "'"));
+  absl::Status status =
+      absl::NotFoundError(absl::StrCat("model is ", Quoted(asked), "; allowed: '", served, "'"));
   status.SetPayload(kCodePayload, absl::Cord("model_not_found"));
-  return status;
+  return LogAs(status, absl::StrCat("model is another; allowed: '", served, "'"));
 }
 
 }  // namespace kvblend::server::openai

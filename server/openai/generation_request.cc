@@ -52,9 +52,11 @@ void ReadLogitBias(FieldReader& fields, v1::SamplingOptions* sampling) {
     if (absl::SimpleAtoi(token, &id) && bias.is_number()) {
       (*sampling->mutable_logit_bias())[id] = bias.get<double>();
     } else {
-      fields.Note(FieldError("logit_bias", absl::StrCat("logit_bias['", absl::CHexEscape(token.substr(0, 40)),
-                                                        "'] is ", ToText(bias).substr(0, 40),
-                                                        "; allowed: token ids, each with a number")));
+      constexpr char kAllowed[] = "; allowed: token ids, each with a number";
+      fields.Note(
+          LogAs(FieldError("logit_bias", absl::StrCat("logit_bias['", absl::CHexEscape(token.substr(0, 40)),
+                                                      "'] is ", ToText(bias).substr(0, 40), kAllowed)),
+                absl::StrCat("logit_bias has something else", kAllowed)));
     }
   }
 }
@@ -90,8 +92,7 @@ void ReadCommon(FieldReader& fields, GenerationRequest* to) {
   fields.RefuseUnless("store", false);
   if (const auto tier = fields.String("service_tier");
       tier.has_value() && *tier != "auto" && *tier != "default") {
-    fields.Note(FieldError("service_tier", absl::StrCat("service_tier is '", tier->substr(0, 80),
-                                                        "'; allowed: 'auto', 'default'")));
+    fields.Note(ValueError("service_tier", Quoted(*tier), "'auto', 'default'"));
   }
   fields.Ignore({"user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
                  "prompt_cache_retention"});
@@ -132,7 +133,8 @@ std::optional<Enum> ReadName(FieldReader& fields, const std::string& name) {
   if (!text.has_value()) return std::nullopt;
   const absl::StatusOr<Enum> value = ParseName<Enum>(fields.PathOf(name), *text);
   if (value.ok()) return *value;
-  fields.Note(FieldError(fields.PathOf(name), std::string(value.status().message())));
+  fields.Note(LogAs(FieldError(fields.PathOf(name), std::string(value.status().message())),
+                    absl::StrCat(fields.PathOf(name), " has no name that this server knows")));
   return std::nullopt;
 }
 
@@ -165,7 +167,8 @@ void ReadExtension(FieldReader& fields, v1::GenerateRequest* request) {
           FieldError("kvblend.blend", "kvblend.blend is no object; allowed: kvblend.v1.BlendOptions"));
     } else if (const absl::Status status = ParseJson(ToText(*blend), *request->mutable_blend());
                !status.ok()) {
-      extension.Note(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())));
+      extension.Note(LogAs(FieldError("kvblend.blend", absl::StrCat("kvblend.blend: ", status.message())),
+                           "kvblend.blend is something else; allowed: kvblend.v1.BlendOptions"));
     }
   }
   fields.Note(extension.Finish());
@@ -191,7 +194,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
     fields.Note(inner.Finish());
   }
   fields.RefuseUnless("modalities", Json::array({"text"}));
-  fields.Refuse({"tools", "functions"}, "allowed: none; this server calls no tools");
+  fields.Refuse({"tools", "functions"}, "none; this server calls no tools");
   if (const Json* choice = fields.Value("tool_choice");
       choice != nullptr && *choice != "none" && *choice != "auto") {
     fields.Note(FieldError("tool_choice", "tool_choice asks for tools; allowed: 'none', 'auto'"));
@@ -199,7 +202,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
   fields.RefuseUnless("function_call", "none");
   fields.RefuseUnless("reasoning_effort", "none");
   fields.RefuseUnless("verbosity", "medium");  // which is to say nothing of it
-  fields.Refuse({"audio", "web_search_options", "prediction", "moderation"}, "allowed: none");
+  fields.Refuse({"audio", "web_search_options", "prediction", "moderation"}, "none");
   fields.Ignore({"parallel_tool_calls"});
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
@@ -231,7 +234,7 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body) 
   }
   ReadExtension(fields, &to.request);
   fields.RefuseUnless("best_of", 1);
-  fields.Refuse({"echo", "suffix"}, "allowed: none");
+  fields.Refuse({"echo", "suffix"}, "none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
 }

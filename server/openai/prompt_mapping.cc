@@ -15,20 +15,19 @@ struct Part {
   bool is_document = false;
 };
 
-absl::Status NotAllowed(const std::string& path, const std::string& value, const std::string& allowed) {
-  return FieldError(path, absl::StrCat(path, " is ", value, "; allowed: ", allowed));
+/// `what` is ours, not the client's: that is a ValueError.
+absl::Status NotAllowed(const std::string& path, const std::string& what, const std::string& allowed) {
+  return FieldError(path, absl::StrCat(path, " is ", what, "; allowed: ", allowed));
 }
-
-std::string Quoted(const std::string& text) { return absl::StrCat("'", text.substr(0, 80), "'"); }
 
 absl::StatusOr<std::string> TextPart(const Json& json, const std::string& path) {
   FieldReader fields(json, path);
   const std::string type = fields.String("type").value_or("");
   // What another type has is not what is wrong.
-  if (fields.ok() && type != "text") return NotAllowed(absl::StrCat(path, ".type"), Quoted(type), "'text'");
+  if (fields.ok() && type != "text") return ValueError(absl::StrCat(path, ".type"), Quoted(type), "'text'");
   const auto text = fields.String("text");
   fields.Ignore({"cache_control"});
-  fields.Refuse({"citations"}, "allowed: none");
+  fields.Refuse({"citations"}, "none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   if (!text.has_value()) return NotAllowed(absl::StrCat(path, ".text"), "not set", "a string");
   return *text;
@@ -51,7 +50,7 @@ absl::Status CheckNoCitations(FieldReader& fields) {
   const Json* citations = fields.Value("citations");
   if (citations == nullptr) return absl::OkStatus();
   FieldReader inner(*citations, fields.PathOf("citations"));
-  inner.Refuse({"enabled"}, "allowed: false; answers here cite nothing");
+  inner.Refuse({"enabled"}, "false; answers here cite nothing");
   return inner.Finish();
 }
 
@@ -60,7 +59,7 @@ absl::StatusOr<std::string> DocumentPart(const Json& json, const std::string& pa
   FieldReader fields(json, path);
   fields.Ignore({"type", "cache_control"});
   const std::string title = fields.String("title").value_or("");
-  fields.Refuse({"context"}, "allowed: none; put it into the text");
+  fields.Refuse({"context"}, "none; put it into the text");
   fields.Note(CheckNoCitations(fields));
   const Json* source_json = fields.Value("source");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
@@ -68,7 +67,7 @@ absl::StatusOr<std::string> DocumentPart(const Json& json, const std::string& pa
   FieldReader source(*source_json, absl::StrCat(path, ".source"));
   const std::string type = source.String("type").value_or("");
   if (source.ok() && type != "text" && type != "content") {
-    return NotAllowed(source.PathOf("type"), Quoted(type), "'text', 'content'");
+    return ValueError(source.PathOf("type"), Quoted(type), "'text', 'content'");
   }
   const Json* text = source.Value(type == "text" ? "data" : "content");
   if (type == "text") {
@@ -115,7 +114,7 @@ absl::StatusOr<std::vector<Part>> Parts(const Json* content, const std::string& 
       KVBLEND_ASSIGN_OR_RETURN(std::string text, SearchResultPart(json, part_path));
       parts.push_back({.text = std::move(text), .is_document = true});
     } else if (json.is_object() && type != "text") {
-      return NotAllowed(absl::StrCat(part_path, ".type"), Quoted(type),
+      return ValueError(absl::StrCat(part_path, ".type"), Quoted(type),
                         "'text', 'document', 'search_result'");
     } else {
       KVBLEND_ASSIGN_OR_RETURN(std::string text, TextPart(json, part_path));
@@ -194,30 +193,29 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
     FieldReader fields(messages[i], path);
     const std::string role = fields.String("role").value_or("");
     const Json* content = fields.Value("content");
-    fields.Refuse({"name"}, "allowed: none; the model's chat format has no names");
-    fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"},
-                  "allowed: none; there are no tools here");
+    fields.Refuse({"name"}, "none; the model's chat format has no names");
+    fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"}, "none; there are no tools here");
     fields.Ignore({"refusal", "annotations", "reasoning", "reasoning_content"});
     if (role == "assistant") {
       // Cohere's answers have these, and come back as they were.
       fields.Ignore({"citations"});
-      fields.Refuse({"tool_plan"}, "allowed: none; there are no tools here");
+      fields.Refuse({"tool_plan"}, "none; there are no tools here");
     }
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
     const bool is_system = role == "system" || role == "developer";
     if (!is_system && role != "user" && role != "assistant") {
-      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+      return ValueError(absl::StrCat(path, ".role"), Quoted(role),
                         "'system', 'developer', 'user', 'assistant'");
     }
     if (is_system && !in_system_text) {
-      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role),
+      return ValueError(absl::StrCat(path, ".role"), Quoted(role),
                         "'user', 'assistant' behind the first of these");
     }
     in_system_text = is_system;
     const std::string content_path = absl::StrCat(path, ".content");
     const bool last = i + 1 == messages.size();
     if (last && role != "user")
-      return NotAllowed(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
+      return ValueError(absl::StrCat(path, ".role"), Quoted(role), "'user' for the last");
     if (last) {
       KVBLEND_ASSIGN_OR_RETURN(std::vector<Part> parts, Parts(content, content_path));
       KVBLEND_RETURN_IF_ERROR(AddLastMessage(std::move(parts), content_path, prompt));

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -19,13 +20,17 @@
 #include "server/convert/message_json.h"
 #include "server/http/http_server.h"
 #include "server/metrics/metrics.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/support/fake_engine.h"
 
 namespace kvblend::server {
 namespace {
 
 using nlohmann::json;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kQuestion[] = R"({"messages": [{"role": "user", "content": "why?"}]})";
 constexpr char kStreamed[] = R"({"messages": [{"role": "user", "content": "why?"}], "stream": true})";
@@ -250,6 +255,57 @@ TEST_F(ApiTest, QueriesOfPostsAreRefused) {
     EXPECT_THAT(refused->body, HasSubstr("namespace is not known in a query here; allowed: none")) << path;
   }
   EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks/", key))->status, 200) << "deleted in another namespace";
+}
+
+TEST_F(ApiTest, WhatRequestsHoldIsToldToTheClientAndNotToTheLog) {
+  Serve();
+  const std::pair<const char*, const char*> bodies[] = {
+      {"/v1/completions", R"({"prompt": "x", "suffix": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "seed": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "top_p": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "stream": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "max_tokens": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "best_of": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "service_tier": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "SECRET": 1})"},
+      {"/v1/completions", R"({"prompt": "x", "SECRET": 1, "SECRET": 2})"},
+      {"/v1/completions", R"({"prompt": "x", "model": "SECRET"})"},
+      {"/v1/completions", R"({"prompt": "x", "logit_bias": {"SECRET": 1}})"},
+      {"/v1/completions", R"({"prompt": "x", "logit_bias": {"1": "SECRET"}})"},
+      {"/v1/completions", R"({"prompt": "x", "kvblend": {"priority": "SECRET"}})"},
+      {"/v1/completions", R"({"prompt": "x", "kvblend": {"blend": {"policy": "SECRET"}}})"},
+      {"/v1/completions", R"({"prompt": "x", "kvblend": {"blend": {"SECRET": 1}}})"},
+      {"/v1/chat/completions", R"({"messages": ["SECRET"]})"},
+      {"/v1/chat/completions", R"({"messages": [{"role": "SECRET", "content": "x"}]})"},
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": "x", "name": "SECRET"}]})"},
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": ["SECRET"]}]})"},
+      {"/v1/chat/completions", R"({"messages": [{"role": "user", "content": [{"type": "SECRET"}]}]})"},
+      {"/v1/chat/completions",
+       R"({"messages": [{"role": "user", "content": [{"type": "document", "context": "SECRET"}]}]})"},
+      {"/v2/chat", R"({"messages": [{"role": "user", "content": "x"}], "safety_mode": "SECRET"})"},
+      {"/v2/chat",
+       R"({"messages": [{"role": "user", "content": "x"}], "citation_options": {"mode": "SECRET"}})"},
+      {"/v2/chat",
+       R"({"messages": [{"role": "user", "content": "x"}], "documents": [{"data": {"SECRET": []}}]})"},
+      {"/v1/chunks", R"({"chunks": ["x"], "SECRET": 1})"},
+      {"/v1/chunks/pin", R"({"keys": [], "SECRET": 1})"},
+  };
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  for (const auto& [path, body] : bodies) {
+    const auto refused = Post(path, body);
+    EXPECT_THAT(refused->status, AnyOf(400, 404)) << body;
+    EXPECT_THAT(refused->body, HasSubstr("SECRET")) << body;
+  }
+  spdlog::set_default_logger(before);
+  EXPECT_THAT(log.str(), Not(HasSubstr("SECRET")));
+  for (const char* logged :
+       {"suffix is something else; allowed: none", "messages[0] is something else; allowed: an object",
+        "the body has a field that this server does not know"}) {
+    EXPECT_THAT(log.str(), HasSubstr(logged));
+  }
 }
 
 TEST_F(ApiTest, PutTellsOfEachChunkWhenAsked) {
