@@ -232,8 +232,10 @@ void PairMoments::AppendTo(std::string& bytes) const {
 
 absl::Status PairMoments::TakeFrom(std::string_view& bytes) {
   KVBLEND_RETURN_IF_ERROR(Take<int64_t>(bytes, {&count_, 1}));
-  if (count_ < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("a number of pairs is ", count_, "; allowed: 0 or more"));
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that sums over many do not run over
+  if (count_ < 0 || count_ > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a number of pairs is ", count_, "; allowed: 0 to ", kMost));
   }
   for (Place& place : places_) {
     KVBLEND_RETURN_IF_ERROR(Take<double>(bytes, {&place.weight, 1}));

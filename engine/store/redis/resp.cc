@@ -88,6 +88,9 @@ struct RespReader::Functions {
     if (task->parent == nullptr) all = 0;
     all = elements < 0 || elements > kMaxElements - all ? kMaxElements + 1 : all + elements;
     if (all > kMaxElements) return nullptr;
+    int32_t depth = 1;
+    for (const redisReadTask* above = task->parent; above != nullptr; above = above->parent) ++depth;
+    if (depth > kMaxDepth) return nullptr;
     Reply* reply = Make(task);
     if (reply == nullptr) return nullptr;
     reply->type = Reply::Type::kArray;

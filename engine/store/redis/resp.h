@@ -59,6 +59,7 @@ inline absl::Span<const std::byte> AsBytes(std::string_view text) {
 class RespReader {
  public:
   static constexpr int32_t kMaxElements = 1 << 16;  // of all arrays in a reply
+  static constexpr int32_t kMaxDepth = 7;           // arrays within arrays
 
   RespReader();
   ~RespReader();

@@ -151,6 +151,7 @@ TEST_F(MomentsMessagesTest, NumbersThatNoPairsGiveAreRefused) {
   };
   EXPECT_THAT(part_error(84, uint32_t{1}), HasSubstr("reserved bytes of moments are 1; allowed: 0"));
   EXPECT_THAT(part_error(88, int64_t{-1}), HasSubstr("a number of pairs is -1"));
+  EXPECT_THAT(part_error(88, std::numeric_limits<int64_t>::max()), HasSubstr("a number of pairs is 9223"));
   EXPECT_THAT(part_error(96, 1e9),
               HasSubstr("the pairs weigh 1e+09"));  // one replica must not drown the others
 }

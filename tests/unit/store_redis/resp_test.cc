@@ -90,7 +90,14 @@ TEST(RespReaderTest, RefusesGarbageAndMoreThanIsAllowed) {
   EXPECT_TRUE(fails("*100000\r\n"));
   EXPECT_TRUE(fails("*4294967297\r\n:1\r\n*4294967298\r\n"));
   EXPECT_TRUE(fails("*2\r\n*40000\r\n*40000\r\n"));
-  EXPECT_TRUE(fails("*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n"));
+  const auto nested = [](int32_t depth) {
+    std::string bytes;
+    while (depth-- > 0) bytes += "*1\r\n";
+    return bytes + ":1\r\n";
+  };
+  EXPECT_FALSE(fails(nested(RespReader::kMaxDepth)));
+  EXPECT_TRUE(fails(nested(RespReader::kMaxDepth + 1)));
+  EXPECT_TRUE(fails(nested(10'000)));
   EXPECT_TRUE(fails("$5000\r\n" + std::string(1001, 'x')));
   EXPECT_TRUE(fails("+" + std::string(1001, 'x')));
   EXPECT_FALSE(fails("$5000\r\n" + std::string(500, 'x')));  // more may come
