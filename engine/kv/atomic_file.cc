@@ -1,11 +1,14 @@
 #include "engine/kv/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -18,17 +21,46 @@ absl::Status SystemError(std::string_view what, const std::string& path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(std::string(what), " ", path));
 }
 
-absl::Status WriteAndSync(const std::string& path, std::string_view bytes) {
-  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file < 0) return SystemError("cannot create", path);
-  const absl::Cleanup close_file = [file] { close(file); };
+absl::Status Sync(int file, const std::string& path) {
+  while (fsync(file) != 0) {
+    if (errno != EINTR) return SystemError("cannot write", path);
+  }
+  return absl::OkStatus();
+}
+
+/// Opens `path` for this process alone, which may have been left by one that died: empty, and locked until it is closed.
+absl::StatusOr<int> CreateAlone(const std::string& path) {
+  while (true) {
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+    if (file < 0) return SystemError("cannot create", path);
+    absl::Cleanup close_file = [file] { close(file); };
+    if (flock(file, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) {
+        return absl::UnavailableError(absl::StrCat("another process is writing ", path));
+      }
+      // Some network file systems know no locks; a file there is written all the same.
+      if (errno != ENOLCK && errno != EOPNOTSUPP) return SystemError("cannot lock", path);
+    }
+    // Whoever had the lock before may have given the file its final name since it was opened here.
+    struct stat opened, named;
+    if (fstat(file, &opened) != 0) return SystemError("cannot look at", path);
+    if (stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
+      continue;
+    }
+    if (ftruncate(file, 0) != 0) return SystemError("cannot write", path);
+    std::move(close_file).Cancel();
+    return file;
+  }
+}
+
+absl::Status WriteAndSync(int file, const std::string& path, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t written = write(file, bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return SystemError("cannot write", path);
     bytes.remove_prefix(static_cast<size_t>(written));
   }
-  return fsync(file) != 0 ? SystemError("cannot write", path) : absl::OkStatus();
+  return Sync(file, path);
 }
 
 std::string PartOf(const std::string& path) { return absl::StrCat(path, ".part"); }
@@ -40,7 +72,7 @@ absl::Status SyncFolderOf(const std::string& path) {
   const int file = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (file < 0) return SystemError("cannot open", folder);
   const absl::Cleanup close_file = [file] { close(file); };
-  return fsync(file) != 0 ? SystemError("cannot write", folder) : absl::OkStatus();
+  return Sync(file, folder);
 }
 
 }  // namespace
@@ -49,7 +81,9 @@ void RemoveUnfinished(const std::string& path) { unlink(PartOf(path).c_str()); }
 
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
   const std::string part = PartOf(path);
-  absl::Status written = WriteAndSync(part, bytes);
+  KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
+  const absl::Cleanup close_file = [file] { close(file); };  // the lock lasts until it has its name
+  absl::Status written = WriteAndSync(file, part, bytes);
   if (written.ok() && rename(part.c_str(), path.c_str()) != 0) {
     written = SystemError("cannot rename to", path);
   }

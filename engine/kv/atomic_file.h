@@ -10,7 +10,8 @@
 namespace kvblend::kv {
 
 /// Writes next to the name, brings it to the disk, renames: whenever a process or the machine dies, the old file is
-/// there or the new one. The system's error, naming the file; then the old one is.
+/// there or the new one. kUnavailable where another process is about the same; or the system's error, naming the file; then
+/// the old one is.
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes);
 
 /// What a process that died in ReplaceFile left beside the name. REQUIRES: nobody else replaces the file.
