@@ -73,6 +73,7 @@ def test_answers_are_those_of_the_plain_stub(client, server, namespace):
         assert getattr(answer.report, name) == getattr(events[0].prompt, name), name
     assert answer.finished.usage == events[-1].finished.usage and answer.finished.reason == events[-1].finished.reason
     theirs = [token for event in events for token in event.text.logprobs]
+    assert len(answer.top_logprobs) == len(answer.logprobs) and all(len(place.tokens) == 1 for place in answer.top_logprobs)
     assert [token.logprob for token in answer.logprobs] == pytest.approx([token.logprob for token in theirs], abs=1e-6)
 
 
@@ -184,6 +185,17 @@ def test_splitting_keeps_every_character(client):
     text = "Grün ist der Wald. Weiß ist der Schnee. " * 40
     pieces = client.split(text, chunk_tokens=64, overlap_tokens=0)
     assert len(pieces) > 1 and "".join(pieces) == text
+    assert client.split(text, chunk_tokens=64, overlap_tokens=0, anchoring="isolated", timeout=300) == pieces
+    with pytest.raises(ValueError, match="anchoring is 'alone'; allowed: anchored, isolated"):
+        client.split(text, anchoring="alone")
+
+
+def test_isolated_chunks_are_prefetched_by_that_word(client, namespace):
+    (put,) = client.put(DOCUMENTS[:1], namespace=namespace, anchoring="isolated")
+    (found,) = client.prefetch(DOCUMENTS[:1], namespace=namespace, system_text=SYSTEM_TEXT, anchoring="isolated", timeout=300)
+    assert (found.key, found.tier) == (put.key, chunks_pb2.TIER_HOST_MEMORY)
+    with pytest.raises(ValueError, match="anchoring is 'alone'; allowed: anchored, isolated"):
+        client.prefetch(DOCUMENTS, anchoring="alone")
 
 
 def test_a_call_may_have_a_timeout_of_its_own(client):

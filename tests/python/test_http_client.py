@@ -2,6 +2,7 @@
 
 import asyncio
 import http.server
+import importlib.metadata
 import json
 import threading
 
@@ -115,6 +116,96 @@ def test_codes_of_statuses(generate, status, code):
     with pytest.raises(kvblend.Error) as caught:
         generate(status, json.dumps({"error": {"message": "why", "type": "server_error"}}), {"Retry-After": "3"})
     assert (caught.value.code, caught.value.message, caught.value.retry_after_seconds) == (code, "why", 3)
+
+
+def test_when_to_come_back_is_taken_to_the_millisecond(generate):
+    for headers, seconds in (({"Retry-After": "2", "retry-after-ms": "1250"}, 1.25), ({"retry-after-ms": "40"}, 0.04),
+                             ({"Retry-After": "Wed, 21 Oct 2026 07:28:00 GMT"}, None), ({}, None)):
+        with pytest.raises(kvblend.Error) as caught:
+            generate(429, json.dumps({"error": {"message": "why"}}), headers)
+        assert caught.value.retry_after_seconds == seconds
+
+
+def test_the_likeliest_tokens_are_kept(generate):
+    token = {"token": "S", "logprob": -0.5, "top_logprobs": [{"token": "S", "logprob": -0.5}, {"token": "T", "logprob": -1.5}]}
+    chunk = {"choices": [{"delta": {"content": "S"}, "logprobs": {"content": [token]}}]}
+    answer = generate(200, f"data: {json.dumps(chunk)}\n\n" + DONE)
+    assert [entry.text for entry in answer.logprobs] == ["S"]
+    assert [[(entry.text, entry.logprob) for entry in place.tokens] for place in answer.top_logprobs] == [[("S", -0.5), ("T", -1.5)]]
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost", "", "ftp://x", "http://", "http://[::1", "http://x:99999"])
+@pytest.mark.parametrize("make", [kvblend.HttpClient, kvblend.AsyncHttpClient])
+def test_a_url_that_is_none_is_refused(make, url):
+    with pytest.raises(kvblend.Error) as caught:
+        make(url)
+    assert caught.value.code == "INVALID_ARGUMENT" and f"base_url is '{url}'" in caught.value.message
+
+
+@pytest.mark.parametrize("kind", ["http", "async http", "grpc", "async grpc"])
+def test_a_closed_client_and_one_without_time(kind):
+    """Whatever the library below makes of it."""
+    make = {"http": lambda: kvblend.HttpClient("http://127.0.0.1:1"), "grpc": lambda: kvblend.GrpcClient("127.0.0.1:1"),
+            "async http": lambda: kvblend.AsyncHttpClient("http://127.0.0.1:1"),
+            "async grpc": lambda: kvblend.AsyncGrpcClient("127.0.0.1:1")}[kind]
+
+    def codes_of(client, **fields):
+        return [client.info(**fields), client.generate("Where?", **fields), client.stat([], **fields),
+                client.split("A text.", **fields), client.put(["A chunk."], **fields), client.delete([], **fields)]
+
+    async def code_of(answer):
+        with pytest.raises(kvblend.Error) as caught:
+            await answer
+        return caught.value.code
+
+    async def asynchronously():
+        client = make()
+        late = [await code_of(answer) for answer in codes_of(client, timeout=0)]
+        await client.close()
+        return late, [await code_of(answer) for answer in codes_of(client)]
+
+    def blocking():
+        class Codes:
+            def __init__(self, client):
+                self.client = client
+
+            def __getattr__(self, name):
+                def call(*arguments, **fields):
+                    with pytest.raises(kvblend.Error) as caught:
+                        getattr(self.client, name)(*arguments, **fields)
+                    return caught.value.code
+                return call
+        client = make()
+        late = codes_of(Codes(client), timeout=0)
+        client.close()
+        return late, codes_of(Codes(client))
+
+    late, closed = asyncio.run(asynchronously()) if kind.startswith("async") else blocking()
+    assert set(closed) == {"FAILED_PRECONDITION"}
+    # gRPC may find out first that nobody is there.
+    assert set(late) == {"DEADLINE_EXCEEDED"} or kind.endswith("grpc")
+
+
+def test_a_client_whose_every_wait_is_over_at_once():
+    with kvblend.HttpClient("http://127.0.0.1:1", timeout=0) as client, pytest.raises(kvblend.Error, match="DEADLINE_EXCEEDED"):
+        client.models()
+
+
+def test_one_text_is_no_list_of_chunks():
+    """Every character would be a chunk, or a key."""
+    for chunks in ("abc", b"abc", kvblend.Document("abc")):
+        with pytest.raises(TypeError, match=f"chunks is a {type(chunks).__name__}; allowed: a list of str or Document"):
+            kvblend.make_request("Where?", chunks)
+        with pytest.raises(TypeError, match="chunks is a"):
+            put_request(chunks)
+    with kvblend.HttpClient() as client:
+        for call in (client.stat, client.pin, client.delete):
+            with pytest.raises(TypeError, match="keys is a str; allowed: a list of str"):
+                call("ab" * 32)
+
+
+def test_the_version_is_the_packages():
+    assert kvblend.__version__ == importlib.metadata.version("kvblend")
 
 
 @pytest.mark.parametrize("kind, message, code", [

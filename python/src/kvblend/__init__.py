@@ -7,6 +7,8 @@
 `kvblend serve` starts a server. Messages of the wire API are in kvblend.v1.
 """
 
+import importlib.metadata
+
 from kvblend.client import AsyncClient, Client
 from kvblend.errors import Error
 from kvblend.grpc_client import AsyncGrpcClient, GrpcClient
@@ -16,8 +18,9 @@ from kvblend.v1.chunks_pb2 import ChunkInfo, PutChunkProgress
 from kvblend.v1.inference_pb2 import (BlendOptions, GenerateEvent, GenerateFinished, GenerateRequest, PromptReport,
                                       SamplingOptions, TextDelta, Turn)
 
+__version__ = importlib.metadata.version("kvblend")
 __all__ = [
     "Answer", "AsyncClient", "AsyncGrpcClient", "AsyncHttpClient", "BlendOptions", "ChunkInfo", "Client", "Document", "Error",
     "GenerateEvent", "GenerateFinished", "GenerateRequest", "GrpcClient", "HttpClient", "PromptReport", "PutChunkProgress",
-    "SamplingOptions", "TextDelta", "Turn", "make_request", "make_turn",
+    "SamplingOptions", "TextDelta", "Turn", "__version__", "make_request", "make_turn",
 ]

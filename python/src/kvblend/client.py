@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from kvblend.prompts import Answer, Document, enum_of, make_request, texts_of
+from kvblend.prompts import Answer, Document, enum_of, make_request, refuse_single, texts_of
 from kvblend.v1 import chunks_pb2 as chunks_v1
 from kvblend.v1 import inference_pb2 as v1
 
@@ -29,8 +29,20 @@ def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead
         priority=enum_of("priority", chunks_v1.Priority, "PRIORITY_", priority))
 
 
-def split_request(text: str, fields: dict[str, Any]) -> chunks_v1.SplitDocumentRequest:
-    return chunks_v1.SplitDocumentRequest(text=text, **fields)
+def split_request(text: str, fields: dict[str, Any], anchoring: str | int) -> chunks_v1.SplitDocumentRequest:
+    return chunks_v1.SplitDocumentRequest(
+        text=text, anchoring=enum_of("anchoring", chunks_v1.Anchoring, "ANCHORING_", anchoring), **fields)
+
+
+def prefetch_request(chunks: Iterable[str | Document], fields: dict[str, Any],
+                     anchoring: str | int) -> chunks_v1.PrefetchChunksRequest:
+    return chunks_v1.PrefetchChunksRequest(
+        chunks=texts_of(chunks), anchoring=enum_of("anchoring", chunks_v1.Anchoring, "ANCHORING_", anchoring), **fields)
+
+
+def keys_of(keys: Sequence[str]) -> Sequence[str]:
+    refuse_single("keys", keys, "a list of str")
+    return keys
 
 
 def texts_of_split(text: str, response: chunks_v1.SplitDocumentResponse) -> list[str]:
@@ -43,7 +55,7 @@ def page_request(namespace: str, token: str) -> chunks_v1.ListChunksRequest:
 
 
 def delete_request(keys: Sequence[str] | None, namespace: str) -> chunks_v1.DeleteChunksRequest:
-    return chunks_v1.DeleteChunksRequest(namespace=namespace, keys=keys or [], all=keys is None)
+    return chunks_v1.DeleteChunksRequest(namespace=namespace, keys=[] if keys is None else keys_of(keys), all=keys is None)
 
 
 class Client(ABC):
@@ -64,7 +76,7 @@ class Client(ABC):
         """Computes chunks and stores them; tells of each when it is done."""
 
     @abstractmethod
-    def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
+    def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response:
         """A call of kvblend.v1.Chunks with one answer."""
 
     @abstractmethod
@@ -96,38 +108,41 @@ class Client(ABC):
         """Stores chunks ahead of the prompts that use them; fields: see kvblend.client.put_request."""
         return list(self.put_with_progress(put_request(chunks, **fields), timeout))
 
-    def split(self, text: str, **fields: Any) -> list[str]:
-        """The document's chunks; fields: those of kvblend.v1.SplitDocumentRequest."""
-        return texts_of_split(text, self._unary("Split", split_request(text, fields), chunks_v1.SplitDocumentResponse))
+    def split(self, text: str, *, anchoring: str | int = "", timeout: float | None = None, **fields: Any) -> list[str]:
+        """The document's chunks; anchoring: as for put(); fields: those of kvblend.v1.SplitDocumentRequest."""
+        request = split_request(text, fields, anchoring)
+        return texts_of_split(text, self._unary("Split", request, chunks_v1.SplitDocumentResponse, timeout))
 
-    def prefetch(self, chunks: Iterable[str | Document], **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
-        """Brings stored chunks into main memory; fields: those of kvblend.v1.PrefetchChunksRequest."""
-        request = chunks_v1.PrefetchChunksRequest(chunks=texts_of(chunks), **fields)
-        return list(self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse).chunks)
+    def prefetch(self, chunks: Iterable[str | Document], *, anchoring: str | int = "", timeout: float | None = None,
+                 **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
+        """Brings stored chunks into main memory; anchoring: as for put(); fields: those of kvblend.v1.PrefetchChunksRequest."""
+        request = prefetch_request(chunks, fields, anchoring)
+        return list(self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse, timeout).chunks)
 
-    def stat(self, keys: Sequence[str], namespace: str = "") -> list[chunks_v1.ChunkInfo]:
+    def stat(self, keys: Sequence[str], namespace: str = "", *, timeout: float | None = None) -> list[chunks_v1.ChunkInfo]:
         """What is stored under these keys; those that are not there are left out."""
-        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys)
-        return list(self._unary("Stat", request, chunks_v1.StatChunksResponse).chunks)
+        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys_of(keys))
+        return list(self._unary("Stat", request, chunks_v1.StatChunksResponse, timeout).chunks)
 
-    def list_chunks(self, namespace: str = "") -> Iterator[chunks_v1.ChunkInfo]:
-        """All chunks of a namespace, asked for page by page."""
+    def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> Iterator[chunks_v1.ChunkInfo]:
+        """All chunks of a namespace, asked for page by page; timeout: of each page."""
         token = ""
         while True:
-            page = self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse)
+            page = self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse, timeout)
             yield from page.chunks
             token = page.next_page_token
             if not token:
                 return
 
-    def delete(self, keys: Sequence[str] | None, namespace: str = "") -> int:
+    def delete(self, keys: Sequence[str] | None, namespace: str = "", *, timeout: float | None = None) -> int:
         """Removes chunks, with None all of the namespace; how many there were."""
-        return self._unary("Delete", delete_request(keys, namespace), chunks_v1.DeleteChunksResponse).deleted
+        request = delete_request(keys, namespace)
+        return self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout).deleted
 
-    def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "") -> int:
+    def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "", *, timeout: float | None = None) -> int:
         """Keeps chunks from being evicted, or lets them go; how many there were."""
-        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys, pinned=pinned)
-        return self._unary("Pin", request, chunks_v1.PinChunksResponse).changed
+        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys_of(keys), pinned=pinned)
+        return self._unary("Pin", request, chunks_v1.PinChunksResponse, timeout).changed
 
 
 class AsyncClient(ABC):
@@ -142,7 +157,7 @@ class AsyncClient(ABC):
                           timeout: float | None = None) -> AsyncIterator[chunks_v1.PutChunkProgress]: ...
 
     @abstractmethod
-    async def _unary(self, method: str, request: Message, response: type[Response]) -> Response: ...
+    async def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response: ...
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -170,30 +185,33 @@ class AsyncClient(ABC):
                   **fields: Any) -> list[chunks_v1.PutChunkProgress]:
         return [progress async for progress in self.put_with_progress(put_request(chunks, **fields), timeout)]
 
-    async def split(self, text: str, **fields: Any) -> list[str]:
-        return texts_of_split(text, await self._unary("Split", split_request(text, fields), chunks_v1.SplitDocumentResponse))
+    async def split(self, text: str, *, anchoring: str | int = "", timeout: float | None = None, **fields: Any) -> list[str]:
+        request = split_request(text, fields, anchoring)
+        return texts_of_split(text, await self._unary("Split", request, chunks_v1.SplitDocumentResponse, timeout))
 
-    async def prefetch(self, chunks: Iterable[str | Document], **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
-        request = chunks_v1.PrefetchChunksRequest(chunks=texts_of(chunks), **fields)
-        return list((await self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse)).chunks)
+    async def prefetch(self, chunks: Iterable[str | Document], *, anchoring: str | int = "", timeout: float | None = None,
+                 **fields: Any) -> list[chunks_v1.PrefetchedChunk]:
+        request = prefetch_request(chunks, fields, anchoring)
+        return list((await self._unary("Prefetch", request, chunks_v1.PrefetchChunksResponse, timeout)).chunks)
 
-    async def stat(self, keys: Sequence[str], namespace: str = "") -> list[chunks_v1.ChunkInfo]:
-        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys)
-        return list((await self._unary("Stat", request, chunks_v1.StatChunksResponse)).chunks)
+    async def stat(self, keys: Sequence[str], namespace: str = "", *, timeout: float | None = None) -> list[chunks_v1.ChunkInfo]:
+        request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys_of(keys))
+        return list((await self._unary("Stat", request, chunks_v1.StatChunksResponse, timeout)).chunks)
 
-    async def list_chunks(self, namespace: str = "") -> AsyncIterator[chunks_v1.ChunkInfo]:
+    async def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> AsyncIterator[chunks_v1.ChunkInfo]:
         token = ""
         while True:
-            page = await self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse)
+            page = await self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse, timeout)
             for chunk in page.chunks:
                 yield chunk
             token = page.next_page_token
             if not token:
                 return
 
-    async def delete(self, keys: Sequence[str] | None, namespace: str = "") -> int:
-        return (await self._unary("Delete", delete_request(keys, namespace), chunks_v1.DeleteChunksResponse)).deleted
+    async def delete(self, keys: Sequence[str] | None, namespace: str = "", *, timeout: float | None = None) -> int:
+        request = delete_request(keys, namespace)
+        return (await self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout)).deleted
 
-    async def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "") -> int:
-        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys, pinned=pinned)
-        return (await self._unary("Pin", request, chunks_v1.PinChunksResponse)).changed
+    async def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "", *, timeout: float | None = None) -> int:
+        request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys_of(keys), pinned=pinned)
+        return (await self._unary("Pin", request, chunks_v1.PinChunksResponse, timeout)).changed

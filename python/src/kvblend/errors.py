@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -35,10 +37,14 @@ _CODE_OF_MESSAGE = {"invalid_request_error": {"the request was cancelled": "CANC
                     "server_error": {"the engine is shutting down": "UNAVAILABLE", "the deadline": "DEADLINE_EXCEEDED"}}
 
 
-def of_http_status(status: int, message: str, retry_after: str | None = None) -> Error:
-    """retry_after: the header of that name."""
+def of_http_status(status: int, message: str, headers: Mapping[str, str] = MappingProxyType({})) -> Error:
+    """headers: of the answer, with names in lower case. Of the two that say when to come back the one of milliseconds is exact."""
     code = _CODE_OF_STATUS.get(status, "INVALID_ARGUMENT" if 400 <= status < 500 else "INTERNAL")
-    return Error(code, message, float(retry_after) if retry_after and retry_after.isdigit() else None)
+    for name, per_second in (("retry-after-ms", 1000), ("retry-after", 1)):
+        value = headers.get(name, "")
+        if value.isdigit():
+            return Error(code, message, int(value) / per_second)
+    return Error(code, message)
 
 
 def of_event(error: dict[str, Any]) -> Error:
@@ -55,6 +61,11 @@ def of_event(error: dict[str, Any]) -> Error:
 def broken_off() -> Error:
     """The error for a stream that ended before it was over."""
     return Error("UNAVAILABLE", "the answer broke off: its stream ended without [DONE]")
+
+
+def closed() -> Error:
+    """The error for a call of a client that was closed."""
+    return Error("FAILED_PRECONDITION", "the client is closed")
 
 
 def of_grpc(error: grpc.RpcError) -> Error:

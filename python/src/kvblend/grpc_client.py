@@ -52,8 +52,10 @@ class GrpcClient(Client):
         self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
+        self._closed = False
 
     def _stream(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+        self._check_open()
         call = method(request, **_within(self._call, timeout))
         try:
             yield from call
@@ -66,38 +68,43 @@ class GrpcClient(Client):
                       timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
         return self._stream(self._inference.Generate, request, timeout)
 
-    def score_events(self, request: inference_pb2.ScoreRequest) -> Iterator[inference_pb2.ScoreEvent]:
+    def score_events(self, request: inference_pb2.ScoreRequest,
+                     timeout: float | None = None) -> Iterator[inference_pb2.ScoreEvent]:
         """How likely a given continuation is: one report, then one event per token."""
-        return self._stream(self._inference.Score, request)
+        return self._stream(self._inference.Score, request, timeout)
 
     def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
                           timeout: float | None = None) -> Iterator[chunks_pb2.PutChunkProgress]:
         return self._stream(self._chunks.Put, request, timeout)
 
-    def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
+    def _call_once(self, method: Any, request: Any, timeout: float | None) -> Any:
+        self._check_open()
         try:
-            answer: Response = getattr(self._chunks, method)(request, **self._call)
-            return answer
+            return method(request, **_within(self._call, timeout))
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
 
-    def info(self) -> admin_pb2.GetInfoResponse:
+    def _unary(self, method: str, request: Any, response: type[Response], timeout: float | None = None) -> Response:
+        answer: Response = self._call_once(getattr(self._chunks, method), request, timeout)
+        return answer
+
+    def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse:
         """Version, model, limits, store and load of the server."""
-        try:
-            answer: admin_pb2.GetInfoResponse = self._admin.GetInfo(admin_pb2.GetInfoRequest(), **self._call)
-            return answer
-        except grpc.RpcError as error:
-            raise errors.of_grpc(error) from error
+        answer: admin_pb2.GetInfoResponse = self._call_once(self._admin.GetInfo, admin_pb2.GetInfoRequest(), timeout)
+        return answer
 
-    def correction(self, action: str | int = "show") -> admin_pb2.CorrectionInfo:
+    def correction(self, action: str | int = "show", *, timeout: float | None = None) -> admin_pb2.CorrectionInfo:
         """Steers what the server learns of stored KV, with "freeze", "learn" or "reset", and tells how it stands."""
-        try:
-            answer: admin_pb2.CorrectionInfo = self._admin.UpdateCorrection(_correction_request(action), **self._call)
-            return answer
-        except grpc.RpcError as error:
-            raise errors.of_grpc(error) from error
+        request = _correction_request(action)
+        answer: admin_pb2.CorrectionInfo = self._call_once(self._admin.UpdateCorrection, request, timeout)
+        return answer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.closed()
 
     def close(self) -> None:
+        self._closed = True
         self._channel.close()
 
 
@@ -115,8 +122,10 @@ class AsyncGrpcClient(AsyncClient):
         self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
+        self._closed = False
 
     async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncIterator[Any]:
+        self._check_open()
         call = method(request, **_within(self._call, timeout))
         try:
             async for message in call:
@@ -130,33 +139,38 @@ class AsyncGrpcClient(AsyncClient):
                       timeout: float | None = None) -> AsyncIterator[inference_pb2.GenerateEvent]:
         return self._stream(self._inference.Generate, request, timeout)
 
-    def score_events(self, request: inference_pb2.ScoreRequest) -> AsyncIterator[inference_pb2.ScoreEvent]:
-        return self._stream(self._inference.Score, request)
+    def score_events(self, request: inference_pb2.ScoreRequest,
+                     timeout: float | None = None) -> AsyncIterator[inference_pb2.ScoreEvent]:
+        return self._stream(self._inference.Score, request, timeout)
 
     def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
                           timeout: float | None = None) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
         return self._stream(self._chunks.Put, request, timeout)
 
-    async def _unary(self, method: str, request: Any, response: type[Response]) -> Response:
+    async def _call_once(self, method: Any, request: Any, timeout: float | None) -> Any:
+        self._check_open()
         try:
-            answer: Response = await getattr(self._chunks, method)(request, **self._call)
-            return answer
+            return await method(request, **_within(self._call, timeout))
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
 
-    async def info(self) -> admin_pb2.GetInfoResponse:
-        try:
-            answer: admin_pb2.GetInfoResponse = await self._admin.GetInfo(admin_pb2.GetInfoRequest(), **self._call)
-            return answer
-        except grpc.RpcError as error:
-            raise errors.of_grpc(error) from error
+    async def _unary(self, method: str, request: Any, response: type[Response], timeout: float | None = None) -> Response:
+        answer: Response = await self._call_once(getattr(self._chunks, method), request, timeout)
+        return answer
 
-    async def correction(self, action: str | int = "show") -> admin_pb2.CorrectionInfo:
-        try:
-            answer: admin_pb2.CorrectionInfo = await self._admin.UpdateCorrection(_correction_request(action), **self._call)
-            return answer
-        except grpc.RpcError as error:
-            raise errors.of_grpc(error) from error
+    async def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse:
+        answer: admin_pb2.GetInfoResponse = await self._call_once(self._admin.GetInfo, admin_pb2.GetInfoRequest(), timeout)
+        return answer
+
+    async def correction(self, action: str | int = "show", *, timeout: float | None = None) -> admin_pb2.CorrectionInfo:
+        request = _correction_request(action)
+        answer: admin_pb2.CorrectionInfo = await self._call_once(self._admin.UpdateCorrection, request, timeout)
+        return answer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.closed()
 
     async def close(self) -> None:
+        self._closed = True
         await self._channel.close()

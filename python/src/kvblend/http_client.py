@@ -20,7 +20,17 @@ from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 
 
+def _check_url(base_url: str) -> None:
+    try:
+        url = httpx.URL(base_url)
+    except httpx.InvalidURL as error:
+        raise Error("INVALID_ARGUMENT", f"base_url is '{base_url}': {error}") from error
+    if url.scheme not in ("http", "https") or not url.host or (url.port or 0) >= 1 << 16:
+        raise Error("INVALID_ARGUMENT", f"base_url is '{base_url}'; allowed: http://HOST:PORT or https://HOST:PORT")
+
+
 def _options(base_url: str, api_key: str | None, timeout: float, certificates: Certificates) -> dict[str, Any]:
+    _check_url(base_url)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     # Those who know OpenAI's clients give the URL with /v1.
     return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout,
@@ -39,8 +49,17 @@ class _Deadline:
         return {} if self.timeout is None else {"timeout": self.timeout}
 
     def check(self) -> None:
-        if self.end is not None and time.monotonic() > self.end:
+        if self.end is not None and time.monotonic() >= self.end:
             raise Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")
+
+
+def _begin(http: httpx.Client | httpx.AsyncClient, of_client: float, of_call: float | None) -> _Deadline:
+    """The deadline of a call that begins. The client's timeout is for each wait, of which none is over in no time at all."""
+    if http.is_closed:
+        raise errors.closed()
+    deadline = _Deadline(of_client if of_call is None and of_client <= 0 else of_call)
+    deadline.check()
+    return deadline
 
 
 def _request_of(method: str, request: Message) -> dict[str, Any]:
@@ -55,18 +74,18 @@ def _request_of(method: str, request: Message) -> dict[str, Any]:
 
 def _parsed(answer: httpx.Response, response: type[Response]) -> Response:
     if answer.status_code != 200:
-        raise openai_form.error_of(answer.status_code, answer.content, answer.headers.get("retry-after"))
+        raise openai_form.error_of(answer.status_code, answer.content, answer.headers)
     return json_format.Parse(answer.content, response(), ignore_unknown_fields=True)
 
 
 def _models_of(answer: httpx.Response) -> list[str]:
     if answer.status_code != 200:
-        raise openai_form.error_of(answer.status_code, answer.content, answer.headers.get("retry-after"))
+        raise openai_form.error_of(answer.status_code, answer.content, answer.headers)
     return [model["id"] for model in answer.json()["data"]]
 
 
 # A server that turns the client's certificate away says so behind the handshake, which httpx's asyncio does not make its own error.
-FAILURES = (httpx.HTTPError, ssl.SSLError)
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ssl.SSLError)
 
 
 def _failure(error: Exception) -> Error:
@@ -86,13 +105,14 @@ class HttpClient(Client):
         certificates = Certificates(certificate_authorities, client_certificate, client_key)
         self._http = httpx.Client(**_options(base_url, api_key, timeout, certificates))
         self._model = {"model": model} if model else {}
+        self._timeout = timeout
 
     def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> Iterator[str]:
-        deadline = _Deadline(timeout)
+        deadline = _begin(self._http, self._timeout, timeout)
         try:
             with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
                 if answer.status_code != 200:
-                    raise openai_form.error_of(answer.status_code, answer.read(), answer.headers.get("retry-after"))
+                    raise openai_form.error_of(answer.status_code, answer.read(), answer.headers)
                 ended = False
                 for line in answer.iter_lines():
                     deadline.check()
@@ -115,25 +135,25 @@ class HttpClient(Client):
             if progress is not None:
                 yield progress
 
-    def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
+    def _ask(self, timeout: float | None, **request: Any) -> httpx.Response:
+        deadline = _begin(self._http, self._timeout, timeout)
         try:
-            return _parsed(self._http.request(**_request_of(method, request)), response)
+            answer = self._http.request(**request, **deadline.waits())
         except FAILURES as error:
             raise _failure(error) from error
+        deadline.check()
+        return answer
 
-    def models(self) -> list[str]:
+    def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response:
+        return _parsed(self._ask(timeout, **_request_of(method, request)), response)
+
+    def models(self, *, timeout: float | None = None) -> list[str]:
         """What the server calls its model."""
-        try:
-            return _models_of(self._http.get("/v1/models"))
-        except FAILURES as error:
-            raise _failure(error) from error
+        return _models_of(self._ask(timeout, method="GET", url="/v1/models"))
 
-    def info(self) -> admin_pb2.GetInfoResponse:
+    def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse:
         """What the server is, and what it is doing at the moment."""
-        try:
-            return _parsed(self._http.get("/v1/info"), admin_pb2.GetInfoResponse)
-        except FAILURES as error:
-            raise _failure(error) from error
+        return _parsed(self._ask(timeout, method="GET", url="/v1/info"), admin_pb2.GetInfoResponse)
 
     def close(self) -> None:
         self._http.close()
@@ -148,13 +168,14 @@ class AsyncHttpClient(AsyncClient):
         certificates = Certificates(certificate_authorities, client_certificate, client_key)
         self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout, certificates))
         self._model = {"model": model} if model else {}
+        self._timeout = timeout
 
     async def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> AsyncIterator[str]:
-        deadline = _Deadline(timeout)
+        deadline = _begin(self._http, self._timeout, timeout)
         try:
             async with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
                 if answer.status_code != 200:
-                    raise openai_form.error_of(answer.status_code, await answer.aread(), answer.headers.get("retry-after"))
+                    raise openai_form.error_of(answer.status_code, await answer.aread(), answer.headers)
                 ended = False
                 async for line in answer.aiter_lines():
                     deadline.check()
@@ -178,23 +199,24 @@ class AsyncHttpClient(AsyncClient):
             if progress is not None:
                 yield progress
 
-    async def _unary(self, method: str, request: Message, response: type[Response]) -> Response:
+    async def _ask(self, timeout: float | None, **request: Any) -> httpx.Response:
+        deadline = _begin(self._http, self._timeout, timeout)
         try:
-            return _parsed(await self._http.request(**_request_of(method, request)), response)
+            answer = await self._http.request(**request, **deadline.waits())
         except FAILURES as error:
             raise _failure(error) from error
+        deadline.check()
+        return answer
 
-    async def models(self) -> list[str]:
-        try:
-            return _models_of(await self._http.get("/v1/models"))
-        except FAILURES as error:
-            raise _failure(error) from error
+    async def _unary(self, method: str, request: Message, response: type[Response],
+                     timeout: float | None = None) -> Response:
+        return _parsed(await self._ask(timeout, **_request_of(method, request)), response)
 
-    async def info(self) -> admin_pb2.GetInfoResponse:
-        try:
-            return _parsed(await self._http.get("/v1/info"), admin_pb2.GetInfoResponse)
-        except FAILURES as error:
-            raise _failure(error) from error
+    async def models(self, *, timeout: float | None = None) -> list[str]:
+        return _models_of(await self._ask(timeout, method="GET", url="/v1/models"))
+
+    async def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse:
+        return _parsed(await self._ask(timeout, method="GET", url="/v1/info"), admin_pb2.GetInfoResponse)
 
     async def close(self) -> None:
         await self._http.aclose()

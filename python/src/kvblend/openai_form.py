@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import json_format
@@ -144,9 +145,9 @@ def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
     return json_format.ParseDict(event, chunks_pb2.PutChunkProgress(), ignore_unknown_fields=True)
 
 
-def error_of(status: int, body: bytes, retry_after: str | None) -> errors.Error:
+def error_of(status: int, body: bytes, headers: Mapping[str, str]) -> errors.Error:
     try:
         message = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = body.decode(errors="replace")[:1000]
-    return errors.of_http_status(status, message, retry_after)
+    return errors.of_http_status(status, message, headers)

@@ -23,8 +23,15 @@ class Document:
         return f"{title}{self.text}" + ("" if self.text.endswith("\n") else "\n\n")
 
 
+def refuse_single(name: str, values: object, allowed: str) -> None:
+    """A str is an iterable of its characters, each of which would be a value of its own."""
+    if isinstance(values, (str, bytes, Document)):
+        raise TypeError(f"{name} is a {type(values).__name__}; allowed: {allowed}")
+
+
 def texts_of(chunks: Iterable[str | Document]) -> list[str]:
     """A str is a chunk as it is; it carries its own separator."""
+    refuse_single("chunks", chunks, "a list of str or Document")
     return [chunk.chunk() if isinstance(chunk, Document) else chunk for chunk in chunks]
 
 
@@ -77,6 +84,8 @@ class Answer:
     """Why it ended, tokens, seed and timings."""
     logprobs: list[v1.TokenLogprob] = field(default_factory=list)
     """One per token, where SamplingOptions.top_logprobs asked for them. Over HTTP without token ids."""
+    top_logprobs: list[v1.TopLogprobs] = field(default_factory=list)
+    """The likeliest tokens in each one's place, where SamplingOptions.top_logprobs is 1 or more."""
 
     def add(self, event: v1.GenerateEvent) -> None:
         kind = event.WhichOneof("event")
@@ -85,5 +94,6 @@ class Answer:
         elif kind == "text":
             self.text += event.text.text
             self.logprobs.extend(event.text.logprobs)
+            self.top_logprobs.extend(event.text.top_logprobs)
         elif kind == "finished":
             self.finished = event.finished
