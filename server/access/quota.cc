@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/retry_delay.h"
+#include "base/status_macros.h"
 
 namespace kvblend::server {
 namespace {
@@ -57,12 +58,28 @@ absl::Status Quota::TakeRequest(absl::Time now) {
   return absl::OkStatus();
 }
 
+absl::Status Quota::CheckPlaces() {
+  if (tenant_.concurrent_requests == 0 || places_taken_ < tenant_.concurrent_requests)
+    return absl::OkStatus();
+  ++use_.refused_for_concurrent;
+  return Exhausted(tenant_, "requests at once", tenant_.concurrent_requests);
+}
+
+void Quota::TakePlace(Hold* hold) {
+  ++places_taken_;
+  hold->has_place = true;
+}
+
+absl::Status Quota::Begin(Hold* hold) {
+  absl::MutexLock lock(&mutex_);
+  KVBLEND_RETURN_IF_ERROR(CheckPlaces());
+  TakePlace(hold);
+  return absl::OkStatus();
+}
+
 absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold) {
   absl::MutexLock lock(&mutex_);
-  if (tenant_.concurrent_requests > 0 && computing_ >= tenant_.concurrent_requests) {
-    ++use_.refused_for_concurrent;
-    return Exhausted(tenant_, "requests at once", tenant_.concurrent_requests);
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckPlaces());
   const int64_t limit = tenant_.computed_tokens_per_minute;
   if (limit > 0) {
     tokens_.Refill(limit, now);
@@ -75,6 +92,7 @@ absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hol
       return WithRetryDelay(Exhausted(tenant_, what, limit), TimeToLose(excess, limit));
     }
   }
+  TakePlace(hold);
   ++computing_;
   hold->computing = true;
   hold->expected = estimated_tokens;
@@ -85,6 +103,17 @@ absl::Status Quota::BeginComputing(int64_t estimated_tokens, absl::Time now, Hol
 
 void Quota::EndComputing(Hold* hold) {
   absl::MutexLock lock(&mutex_);
+  StopComputing(hold);
+}
+
+void Quota::End(Hold* hold) {
+  absl::MutexLock lock(&mutex_);
+  StopComputing(hold);
+  if (hold->has_place) --places_taken_;
+  hold->has_place = false;
+}
+
+void Quota::StopComputing(Hold* hold) {
   if (!hold->computing) return;
   --computing_;
   hold->computing = false;

@@ -25,8 +25,9 @@ struct TenantUse {
 /// as it was before any of them; what a call took beyond that is paid by the next ones. Thread-safe.
 class Quota {
  public:
-  /// What a call that computes holds of the limit. Its quota reads and changes it, nobody else.
+  /// What a call holds of the limits. Its quota reads and changes it, nobody else.
   struct Hold {
+    bool has_place = false;  // among the calls at once
     bool computing = false;
     int64_t expected = 0;  // tokens of the estimate that are still to come
     int64_t most = 0;      // the limit as it was at the beginning: no call holds more
@@ -42,12 +43,15 @@ class Quota {
   /// (base/retry_delay.h).
   absl::Status TakeRequest(absl::Time now);
 
-  /// Counts a call that computes, and will compute about so many tokens; it ends with EndComputing. While others compute,
-  /// its estimate must fit beside what they used and hold; alone it may be as large as it likes. kResourceExhausted as
-  /// TakeRequest.
+  /// Takes one of the places of calls at once, until End. kResourceExhausted as TakeRequest.
+  absl::Status Begin(Hold* hold);
+  /// The same for a call that will compute about so many tokens, until EndComputing. While others compute, its estimate must
+  /// fit beside what they used and hold; alone it may be as large as it likes.
   absl::Status BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold);
-  /// Once more changes nothing, nor does it for a call that never began.
+  /// Nothing more will be computed; the place stays taken. Once more changes nothing, nor does it for a call that never began.
   void EndComputing(Hold* hold);
+  /// The call is over, its place is free. As EndComputing, and once more changes nothing.
+  void End(Hold* hold);
   /// `tokens` were computed, which the estimate had as `expected`.
   void AddComputedTokens(int64_t tokens, int64_t expected, Hold* hold);
 
@@ -60,6 +64,9 @@ class Quota {
     void Refill(int64_t per_minute, absl::Time now);
   };
 
+  absl::Status CheckPlaces() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TakePlace(Hold* hold) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StopComputing(Hold* hold) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Puts what is held right, after `expected` changed.
   void Adjust(Hold* hold) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -68,6 +75,7 @@ class Quota {
   Bucket requests_ ABSL_GUARDED_BY(mutex_);
   Bucket tokens_ ABSL_GUARDED_BY(mutex_);
   TenantUse use_ ABSL_GUARDED_BY(mutex_);
+  int64_t places_taken_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t computing_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // tokens, by all that compute
 };

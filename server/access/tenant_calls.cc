@@ -98,34 +98,45 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   info.set_totals_left_out(true);
 }
 
-/// Counts what passes, and ends the call's part of the quota with the call.
+/// What a call has of its tenant's quota, for as long as anybody holds it.
+class Place {
+ public:
+  explicit Place(std::shared_ptr<Quota> quota) : quota_(std::move(quota)) {}
+  ~Place() { quota_->End(&hold_); }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+
+  Quota* operator->() const { return quota_.get(); }
+  Quota::Hold* hold() { return &hold_; }
+
+ private:
+  const std::shared_ptr<Quota> quota_;
+  Quota::Hold hold_;
+};
+
+/// Counts what passes. The call has its place until its events are sent, which may be long after the last of them.
 template <typename Event>
 class CountingSink : public EventSink<Event> {
  public:
-  CountingSink(std::shared_ptr<Quota> quota, std::shared_ptr<EventSink<Event>> sink)
-      : quota_(std::move(quota)), sink_(std::move(sink)) {}
-  ~CountingSink() override { End(); }
-
-  absl::Status Begin(const Estimate& estimate) {
-    estimate_ = estimate;
-    return quota_->BeginComputing(estimate.prompt + estimate.rest, absl::Now(), &hold_);
+  CountingSink(std::shared_ptr<Place> place, const Estimate& estimate, std::shared_ptr<EventSink<Event>> sink)
+      : place_(std::move(place)), estimate_(estimate), sink_(std::move(sink)) {
+    sink_->KeepUntilSent(place_);
   }
-  void End() { quota_->EndComputing(&hold_); }
 
   void OnEvent(const Event& event) override {
-    quota_->AddComputedTokens(ComputedTokens(event), Known(event, estimate_), &hold_);
+    (*place_)->AddComputedTokens(ComputedTokens(event), Known(event, estimate_), place_->hold());
     sink_->OnEvent(event);
   }
   void OnDone(const absl::Status& status) override {
-    End();
+    (*place_)->EndComputing(place_->hold());
+    place_ = nullptr;
     sink_->OnDone(status);
   }
 
  private:
-  const std::shared_ptr<Quota> quota_;
+  std::shared_ptr<Place> place_;
+  const Estimate estimate_;
   const std::shared_ptr<EventSink<Event>> sink_;
-  Estimate estimate_;
-  Quota::Hold hold_;
 };
 
 class TenantCalls : public Calls {
@@ -147,11 +158,11 @@ class TenantCalls : public Calls {
   }
 
   absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
-    return Ask(&Calls::Split, std::move(request));
+    return AskAtLength(&Calls::Split, std::move(request));
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
     KVBLEND_RETURN_IF_ERROR(TakeReadable("read_namespaces", request.mutable_read_namespaces()));
-    return Ask(&Calls::Prefetch, std::move(request));
+    return AskAtLength(&Calls::Prefetch, std::move(request));
   }
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
     if (MayRead(request.namespace_())) return calls_.Stat(std::move(request));
@@ -165,7 +176,7 @@ class TenantCalls : public Calls {
     return Ask(&Calls::Delete, std::move(request));
   }
   absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override {
-    return Ask(&Calls::Pin, std::move(request));
+    return AskAtLength(&Calls::Pin, std::move(request));
   }
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
     absl::StatusOr<v1::GetInfoResponse> info = calls_.GetInfo(std::move(request));
@@ -229,6 +240,14 @@ class TenantCalls : public Calls {
     return (calls_.*call)(std::move(request));
   }
 
+  /// What takes time and threads, like computing.
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> AskAtLength(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
+    Place place(quota_);
+    KVBLEND_RETURN_IF_ERROR(quota_->Begin(place.hold()));
+    return Ask(call, std::move(request));
+  }
+
   template <typename Request, typename Event>
   Started Compute(Started (Calls::*call)(Request, const CallerContext&, std::shared_ptr<EventSink<Event>>),
                   Request request, CallerContext caller, std::shared_ptr<EventSink<Event>> sink) {
@@ -239,11 +258,12 @@ class TenantCalls : public Calls {
           TakeReadable("blend.read_namespaces", request.mutable_blend()->mutable_read_namespaces()));
     }
     caller.client = tenant_.name;
-    const auto counting = std::make_shared<CountingSink<Event>>(quota_, std::move(sink));
-    KVBLEND_RETURN_IF_ERROR(counting->Begin(EstimateOf(request)));
-    Started started = (calls_.*call)(std::move(request), caller, counting);
-    if (!started.ok()) counting->End();  // it is never called
-    return started;
+    const Estimate estimate = EstimateOf(request);
+    auto place = std::make_shared<Place>(quota_);
+    KVBLEND_RETURN_IF_ERROR(
+        quota_->BeginComputing(estimate.prompt + estimate.rest, absl::Now(), place->hold()));
+    return (calls_.*call)(std::move(request), caller,
+                          std::make_shared<CountingSink<Event>>(std::move(place), estimate, std::move(sink)));
   }
 
   Calls& calls_;

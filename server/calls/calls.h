@@ -31,6 +31,9 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void OnEvent(const Event& event) = 0;
   virtual void OnDone(const absl::Status& status) = 0;
+  /// Called at most once, before anything else: to be dropped when all that came has left the server, right before the caller is
+  /// told of the end. By then it is over for those whose events wait nowhere.
+  virtual void KeepUntilSent(std::shared_ptr<void> kept) { kept = nullptr; }
 };
 
 /// Thread-safe. proto/kvblend/v1 documents messages and errors. Streams return at once, and an error only if

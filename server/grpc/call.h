@@ -13,6 +13,7 @@
 #include "server/calls/call_log.h"
 #include "server/calls/calls.h"
 #include "server/grpc/byte_buffer.h"
+#include "server/grpc/call_threads.h"
 #include "server/grpc/event_stream.h"
 #include "server/grpc/services.h"
 #include "server/grpc/status.h"
@@ -54,11 +55,13 @@ class StreamSink : public EventSink<Event> {
   const std::shared_ptr<CallLog> log_;
 };
 
-/// The way of one service's calls from gRPC to Calls and back. Stateless, thread-safe.
+/// The way of one service's calls from gRPC to Calls and back: admitted in gRPC's thread, the rest in one of `threads`.
+/// Stateless, thread-safe.
 class CallHandler {
  public:
-  /// `service` must outlive this object.
-  CallHandler(const ServiceContext& services, const char* service) : services_(services), service_(service) {}
+  /// `threads` and `service` must outlive this object.
+  CallHandler(const ServiceContext& services, ServerThreads* threads, const char* service)
+      : services_(services), threads_(*threads), service_(service) {}
 
   template <typename Request, typename Event>
   ByteWriteReactor* Stream(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
@@ -73,41 +76,71 @@ class CallHandler {
     const auto stream = std::make_shared<EventStream>(
         services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream);
-    const Calls::Started handle = [&]() -> Calls::Started {
-      const auto calls = Admit(*context);
-      if (!calls.ok()) return calls.status();
-      Request request;
-      if (absl::Status status = ParseByteBuffer(*bytes, &request); !status.ok()) return status;
-      return (calls->get()->*call)(std::move(request), caller,
-                                   std::make_shared<StreamSink<Event>>(stream, log));
-    }();
-    if (handle.ok()) {
-      stream->SetHandle(*handle);
-    } else {
-      if (absl::IsResourceExhausted(handle.status())) AddRetryHint(handle.status(), context);
-      stream->Close(handle.status());
+    // The context is there until the call is finished, which is after Close.
+    const auto refuse = [context, stream](const absl::Status& status) {
+      if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
+      stream->Close(status);
+    };
+    const auto calls = Admit(*context);
+    if (!calls.ok()) {
+      refuse(calls.status());
+      return reactor;
     }
+    const absl::Status accepted =
+        threads_.Of(ServerThreads::Kind::kStream).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+          if (stream->gone()) {
+            stream->Close(absl::CancelledError("the client has gone"));
+            return;
+          }
+          const Calls::Started handle = [&]() -> Calls::Started {
+            Request request;
+            absl::Status status = ParseByteBuffer(bytes, &request);
+            if (!status.ok()) return status;
+            return (calls.get()->*call)(std::move(request), caller,
+                                        std::make_shared<StreamSink<Event>>(stream, log));
+          }();
+          if (handle.ok()) {
+            stream->SetHandle(*handle);
+          } else {
+            refuse(handle.status());
+          }
+        });
+    if (!accepted.ok()) refuse(accepted);
     return reactor;
   }
 
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* response, const char* method,
-                                   absl::StatusOr<Response> (Calls::*call)(Request)) const {
-    CallLog log(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_, method,
-                context->peer(), TraceOf(services_.tracer, context));
-    const auto calls = Admit(*context);
-    Request request;
-    absl::Status status = calls.ok() ? ParseByteBuffer(*bytes, &request) : calls.status();
-    if (status.ok()) {
-      const absl::StatusOr<Response> message = (calls->get()->*call)(std::move(request));
-      status = message.status();
-      if (status.ok()) *response = ToByteBuffer(*message);
-    }
-    log.End(status);
-    if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
+                                   absl::StatusOr<Response> (Calls::*call)(Request),
+                                   ServerThreads::Kind kind = ServerThreads::Kind::kQuick) const {
+    const auto log =
+        std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
+                                  method, context->peer(), TraceOf(services_.tracer, context));
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    reactor->Finish(ToGrpcStatus(status));
+    // Context, response and reactor are there until this.
+    const auto finish = [context, log, reactor](const absl::Status& status) {
+      log->End(status);
+      if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
+      reactor->Finish(ToGrpcStatus(status));
+    };
+    const auto calls = Admit(*context);
+    if (!calls.ok()) {
+      finish(calls.status());
+      return reactor;
+    }
+    const absl::Status accepted = threads_.Of(kind).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+      if (context->IsCancelled()) return finish(absl::CancelledError("the client has gone"));
+      Request request;
+      absl::Status status = ParseByteBuffer(bytes, &request);
+      if (status.ok()) {
+        const absl::StatusOr<Response> message = (calls.get()->*call)(std::move(request));
+        status = message.status();
+        if (status.ok()) *response = ToByteBuffer(*message);
+      }
+      finish(status);
+    });
+    if (!accepted.ok()) finish(accepted);
     return reactor;
   }
 
@@ -118,6 +151,7 @@ class CallHandler {
   }
 
   const ServiceContext services_;
+  ServerThreads& threads_;
   const char* const service_;
 };
 

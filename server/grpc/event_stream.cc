@@ -41,6 +41,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared
   return reactor;
 }
 
+bool EventStream::gone() const {
+  absl::MutexLock lock(&mutex_);
+  return cancelled_;
+}
+
 void EventStream::SetHandle(std::shared_ptr<RequestHandle> handle) {
   {
     absl::MutexLock lock(&mutex_);

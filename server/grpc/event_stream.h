@@ -62,6 +62,9 @@ class EventStream {
 
   // --- for the call and its sink
 
+  /// Whether the client has gone, or the deadline has passed.
+  bool gone() const;
+
   /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
   void SetHandle(std::shared_ptr<RequestHandle> handle);
 
@@ -83,7 +86,7 @@ class EventStream {
   const std::function<void(const absl::Status&)> on_closed_;
   MessageSender* sender_ = nullptr;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   grpc::ByteBuffer sending_;                       // the sender reads it until OnSent

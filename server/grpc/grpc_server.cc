@@ -62,7 +62,8 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const GrpcCertificates* cer
 
 class GrpcServerImpl : public GrpcServer {
  public:
-  explicit GrpcServerImpl(const ServiceContext& context) : services_(MakeServices(context)) {}
+  GrpcServerImpl(const ServiceContext& context, const CallThreads::Limits& thread_limits)
+      : threads_(thread_limits), services_(MakeServices(context, &threads_)) {}
 
   ~GrpcServerImpl() override {
     if (server_ != nullptr) Shutdown(absl::Now());
@@ -123,11 +124,14 @@ class GrpcServerImpl : public GrpcServer {
     listener_->Stop();  // what is handed to a server that was shut down is never closed
     server_->Shutdown(absl::ToChronoTime(deadline));
     server_->Wait();
+    threads_.Stop();  // no call is left; but a thread may still be on its way back from the last one
   }
 
  private:
-  const std::vector<std::shared_ptr<grpc::Service>> services_;  // must outlive server_
-  std::unique_ptr<GrpcCertificates> certificates_;              // the same
+  ServerThreads threads_;
+  // Both must outlive server_.
+  const std::vector<std::shared_ptr<grpc::Service>> services_;
+  std::unique_ptr<GrpcCertificates> certificates_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;  // last: its thread uses the others
@@ -155,7 +159,9 @@ void ConfigureLibraries() {
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOptions& options,
                                                               const ServiceContext& context) {
   ConfigureLibraries();
-  auto server = std::make_unique<GrpcServerImpl>(context);
+  CallThreads::Limits thread_limits;
+  thread_limits.max_waiting_bytes = static_cast<size_t>(std::max(kMemoryBytes, options.max_message_bytes));
+  auto server = std::make_unique<GrpcServerImpl>(context, thread_limits);
   if (absl::Status status = server->Start(options); !status.ok()) return status;
   return server;
 }

@@ -11,13 +11,15 @@ namespace {
 using Context = grpc::CallbackServerContext;
 using Bytes = grpc::ByteBuffer;
 using Unary = grpc::ServerUnaryReactor;
+using Kind = ServerThreads::Kind;
 
 using InferenceBase = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Score<v1::Inference::Service>>;
 
 class InferenceService : public InferenceBase {
  public:
-  explicit InferenceService(const ServiceContext& context) : handler_(context, "Inference") {}
+  explicit InferenceService(const ServiceContext& context, ServerThreads* threads)
+      : handler_(context, threads, "Inference") {}
 
   ByteWriteReactor* Generate(Context* context, const Bytes* bytes) override {
     return handler_.Stream(context, bytes, "Generate", &Calls::Generate);
@@ -37,16 +39,17 @@ using ChunksBase = v1::Chunks::WithRawCallbackMethod_Put<v1::Chunks::WithRawCall
 
 class ChunksService : public ChunksBase {
  public:
-  explicit ChunksService(const ServiceContext& context) : handler_(context, "Chunks") {}
+  explicit ChunksService(const ServiceContext& context, ServerThreads* threads)
+      : handler_(context, threads, "Chunks") {}
 
   ByteWriteReactor* Put(Context* context, const Bytes* bytes) override {
     return handler_.Stream(context, bytes, "Put", &Calls::Put);
   }
   Unary* Split(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Split", &Calls::Split);
+    return handler_.Answer(context, bytes, response, "Split", &Calls::Split, Kind::kLong);
   }
   Unary* Prefetch(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Prefetch", &Calls::Prefetch);
+    return handler_.Answer(context, bytes, response, "Prefetch", &Calls::Prefetch, Kind::kLong);
   }
   Unary* Stat(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "Stat", &Calls::Stat);
@@ -58,7 +61,7 @@ class ChunksService : public ChunksBase {
     return handler_.Answer(context, bytes, response, "Delete", &Calls::Delete);
   }
   Unary* Pin(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Pin", &Calls::Pin);
+    return handler_.Answer(context, bytes, response, "Pin", &Calls::Pin, Kind::kLong);
   }
 
  private:
@@ -70,7 +73,8 @@ using AdminBase = v1::Admin::WithRawCallbackMethod_GetInfo<
 
 class AdminService : public AdminBase {
  public:
-  explicit AdminService(const ServiceContext& context) : handler_(context, "Admin") {}
+  explicit AdminService(const ServiceContext& context, ServerThreads* threads)
+      : handler_(context, threads, "Admin") {}
 
   Unary* GetInfo(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "GetInfo", &Calls::GetInfo);
@@ -85,9 +89,11 @@ class AdminService : public AdminBase {
 
 }  // namespace
 
-std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context) {
-  return {std::make_shared<InferenceService>(context), std::make_shared<ChunksService>(context),
-          std::make_shared<AdminService>(context)};
+std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context,
+                                                         ServerThreads* threads) {
+  return {std::make_shared<InferenceService>(context, threads),
+          std::make_shared<ChunksService>(context, threads),
+          std::make_shared<AdminService>(context, threads)};
 }
 
 }  // namespace kvblend::server

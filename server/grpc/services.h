@@ -7,6 +7,7 @@
 
 #include "server/calls/access.h"
 #include "server/calls/calls.h"
+#include "server/grpc/call_threads.h"
 #include "server/metrics/metrics.h"
 #include "server/trace/tracer.h"
 
@@ -25,7 +26,8 @@ struct ServiceContext {
   size_t max_unsent_bytes = 256 << 20;  // of one stream; see EventStream
 };
 
-/// Inference, Chunks and Admin of kvblend.v1.
-std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context);
+/// Inference, Chunks and Admin of kvblend.v1. `threads` must outlive them, and be stopped before they are destroyed.
+std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context,
+                                                         ServerThreads* threads);
 
 }  // namespace kvblend::server

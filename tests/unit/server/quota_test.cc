@@ -58,7 +58,7 @@ TEST(QuotaTest, LimitsHoldAmongManyThreads) {
         for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {
         }
         --at_once;
-        quota.EndComputing(&hold);
+        quota.End(&hold);
       }
     });
   }
@@ -100,6 +100,25 @@ TEST(QuotaTest, CallsAtOnceHoldWhatTheyMayCompute) {
   EXPECT_TRUE(quota.BeginComputing(0, now + absl::Seconds(46), &refused).ok());
 }
 
+TEST(QuotaTest, PlacesAreForCallsThatComputeAndForThoseThatDoNot) {
+  Quota quota({.name = "t", .computed_tokens_per_minute = 60, .concurrent_requests = 2});
+  const absl::Time now = absl::FromUnixSeconds(1000);
+  Quota::Hold computing, looking, refused;
+  ASSERT_TRUE(quota.BeginComputing(1000, now, &computing).ok());
+  ASSERT_TRUE(quota.Begin(&looking).ok()) << "it computes nothing";
+  EXPECT_FALSE(quota.Begin(&refused).ok());
+  EXPECT_FALSE(quota.BeginComputing(0, now, &refused).ok());
+  quota.End(&refused);
+  quota.EndComputing(&computing);  // its answer waits for its reader
+  EXPECT_FALSE(quota.Begin(&refused).ok());
+  quota.End(&looking);
+  quota.End(&looking);
+  ASSERT_TRUE(quota.BeginComputing(1000, now, &looking).ok()) << "nothing else is computed";
+  quota.End(&computing);
+  EXPECT_TRUE(quota.Begin(&refused).ok());
+  EXPECT_EQ(quota.use().refused_for_concurrent, 3);
+}
+
 TEST(QuotaTest, AloneACallMayBeLargerThanTheLimit) {
   Quota quota({.name = "t", .computed_tokens_per_minute = 60});
   const absl::Time now = absl::FromUnixSeconds(1000);
@@ -136,7 +155,7 @@ TEST(QuotaTest, ThreadsThatBeginTogetherStayBelowTheLimit) {
         }
         quota.AddComputedTokens(0, kTokens / 2, &hold);  // it was all reused
         --at_once;
-        quota.EndComputing(&hold);
+        quota.End(&hold);
       }
     });
   }

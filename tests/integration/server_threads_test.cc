@@ -1,0 +1,133 @@
+// Calls that take long, beside others.
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "server/grpc/call_threads.h"
+#include "tests/integration/server_fixture.h"
+
+namespace kvblend::server {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(CallThreadsTest, BoundsWhatWaitsAndDoesAllThatItTook) {
+  absl::Notification busy, go_on;
+  std::vector<int> done;
+  CallThreads threads({.num_threads = 1, .max_waiting = 3, .max_waiting_bytes = 100});
+  const auto add = [&](int number, size_t bytes) {
+    return threads.Run(bytes, [&done, number] { done.push_back(number); });
+  };
+  ASSERT_TRUE(threads.Run(1000, [&] { busy.Notify(), go_on.WaitForNotification(); }).ok())
+      << "a large one that has nothing before it";
+  busy.WaitForNotification();
+  EXPECT_TRUE(add(1, 60).ok());
+  EXPECT_TRUE(add(2, 40).ok());
+  EXPECT_EQ(add(3, 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(add(3, 1).message()), HasSubstr("have 100 bytes, and this one 1; allowed: 100"));
+  EXPECT_TRUE(add(4, 0).ok());
+  EXPECT_THAT(std::string(add(5, 0).message()), HasSubstr("3 calls wait"));
+  go_on.Notify();
+  threads.Stop();
+  threads.Stop();
+  EXPECT_THAT(done, ElementsAre(1, 2, 4));
+}
+
+// Splitting never ends before the test says so.
+class SlowCalls : public EngineCalls {
+ public:
+  using EngineCalls::EngineCalls;
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+    ++splitting;
+    go_on.WaitForNotification();
+    return EngineCalls::Split(std::move(request));
+  }
+  std::atomic<int> splitting{0};
+  absl::Notification go_on;
+};
+
+class SlowCallsTest : public ::testing::Test {
+ protected:
+  SlowCallsTest() {
+    slot_.Serve(&engine_);
+    ServiceContext context;
+    context.calls = &calls_;
+    context.metrics = &metrics_;
+    GrpcServerOptions options;
+    options.address = "127.0.0.1:0";
+    server_ = GrpcServer::Start(options, context).value();
+    channel_ = grpc::CreateChannel("127.0.0.1:" + std::to_string(server_->port()),
+                                   grpc::InsecureChannelCredentials());
+  }
+
+  grpc::Status Split() {
+    v1::SplitDocumentRequest request;
+    request.set_text("text");
+    request.set_chunk_tokens(2);
+    grpc::ClientContext context;
+    v1::SplitDocumentResponse response;
+    return v1::Chunks::NewStub(channel_)->Split(&context, request, &response);
+  }
+
+  Metrics metrics_;
+  EngineSlot slot_;
+  SlowCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  testing::FakeEngine engine_;
+  std::unique_ptr<GrpcServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+TEST_F(SlowCallsTest, StreamsAndQuickCallsGoOnMeanwhile) {
+  constexpr int kSplits = 40;  // more than gRPC has threads
+  std::vector<std::thread> splits;
+  std::atomic<int> answered{0};
+  for (int i = 0; i < kSplits; ++i) {
+    splits.emplace_back([&] { answered += Split().ok() ? 1 : 0; });
+  }
+  while (calls_.splitting == 0) std::this_thread::yield();
+
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));  // instead of hanging
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_question("why?");
+  const auto reader = v1::Inference::NewStub(channel_)->Generate(&context, request);
+  const auto call = engine_.NextGenerate();
+  EXPECT_NE(call, nullptr);
+  v1::GenerateEvent event;
+  for (int i = 0; call != nullptr && i < 20; ++i) {
+    call->observer->OnText({});
+    EXPECT_TRUE(reader->Read(&event));
+  }
+  if (call != nullptr) call->Finish(absl::OkStatus(), GenerateResult());
+  while (reader->Read(&event)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+
+  grpc::ClientContext info_context;
+  info_context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  v1::GetInfoResponse info;
+  EXPECT_TRUE(v1::Admin::NewStub(channel_)->GetInfo(&info_context, {}, &info).ok());
+  calls_.go_on.Notify();
+  for (std::thread& split : splits) split.join();
+  EXPECT_EQ(answered, kSplits);
+}
+
+TEST_F(SlowCallsTest, TheServerEndsWithCallsThatWaitAndCallsThatWork) {
+  std::vector<std::thread> splits;
+  for (int i = 0; i < 20; ++i) splits.emplace_back([&] { Split(); });
+  while (calls_.splitting < 4) std::this_thread::yield();
+  std::thread end([&] { server_->Shutdown(absl::Now()); });
+  for (std::thread& split : splits) split.join();  // cancelled: their clients do not wait
+  calls_.go_on.Notify();
+  end.join();
+  EXPECT_EQ(calls_.splitting, 4) << "whose clients had gone were not begun";
+}
+
+}  // namespace
+}  // namespace kvblend::server
