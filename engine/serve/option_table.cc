@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/plain_number.h"
 #include "base/status_macros.h"
 #include "engine/api/names.h"
 #include "engine/runtime/compute_names.h"
@@ -67,7 +68,8 @@ template <typename T>
 absl::Status CheckRange(const char* name, T value, T min, T max, const char* word_for_zero = nullptr) {
   if (value >= min && value <= max) return absl::OkStatus();  // NaN is neither
   const std::string zero = word_for_zero == nullptr ? "" : absl::StrCat(" (", word_for_zero, ")");
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", value, "; allowed: ", min, zero, " to ", max));
+  return absl::InvalidArgumentError(absl::StrCat(
+      name, " is ", PlainNumber(value), "; allowed: ", PlainNumber(min), zero, " to ", PlainNumber(max)));
 }
 
 // One value of the table.
@@ -255,7 +257,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"max-prefills", kLimits, "N", "Prompts that are prefilled at the same time; they take turns",
        Int{In<&EngineOptions::max_prefills>, 1, kMaxBatchSize}},
       {"itl-target", kLimits, "SECONDS",
-       "How far apart the tokens of running answers may be while prompts are prefilled; 0: five times as far as without "
+       "How far apart the tokens of running answers may be while prompts are prefilled; 0: six times as far as without "
        "them if that is within 0.1 s, and two and a half times at least",
        Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
       {"max-batch-size", kLimits, "N", "Answers that are decoded together",

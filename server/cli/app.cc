@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/cli/exit_code.h"
 
@@ -27,6 +30,23 @@ Examples:
   kvblend COMMAND --help
 )";
 
+/// Words that stand where a command does have to be one: CLI11 says that one is required, and not what is wrong.
+void CheckCommands(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const CLI::App* parent = &app;
+  for (const std::string& word : arguments) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : parent->get_subcommands({})) {
+      if (!command->get_name().empty()) names.push_back(command->get_name());
+    }
+    if (names.empty() || absl::StartsWith(word, "-")) return;
+    if (std::find(names.begin(), names.end(), word) == names.end()) {
+      throw CLI::ValidationError(
+          absl::StrCat("'", word, "' is no command; allowed: ", absl::StrJoin(names, ", ")));
+    }
+    parent = parent->get_subcommand(word);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Client> CommandContext::Connect(const Connection& connection) {
@@ -45,12 +65,13 @@ CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name
   return *command;
 }
 
-int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
-                   CallsFactory make_calls) {
+int RunCommandLine(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
+                   Cancellation& cancellation, CallsFactory make_calls) {
   CommandContext context{terminal, cancellation, std::move(make_calls), nullptr};
   CLI::App app(kDescription, "kvblend");
   app.footer(kFooter);
   app.require_subcommand(1);
+  app.set_version_flag("--version", "kvblend " + version);
   app.get_formatter()->column_width(30);
   AddGenerateCommand(app, context);
   AddChunksCommand(app, context);
@@ -65,9 +86,15 @@ int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal
   AddHealthCommand(app, context);
   AddKeyCommand(app, context);
   try {
+    CheckCommands(app, arguments);
     std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());  // as CLI11 wants them
     app.parse(std::move(reversed));
   } catch (const CLI::ParseError& error) {
+    const std::vector<std::string> stray = app.remaining(/*recurse=*/true);
+    if (error.get_exit_code() != 0 && !stray.empty()) {
+      terminal.err << "'" << stray.front() << "' belongs to no flag of this command; see --help\n";
+      return kExitUsage;
+    }
     return app.exit(error, terminal.out, terminal.err) == 0 ? kExitOk : kExitUsage;
   }
   absl::Status status = context.action();

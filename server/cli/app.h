@@ -11,7 +11,7 @@
 namespace kvblend::server::cli {
 
 /// Runs one command; `arguments` without the program's name. Returns the exit code (exit_code.h).
-int RunCommandLine(const std::vector<std::string>& arguments, Terminal& terminal, Cancellation& cancellation,
-                   CallsFactory make_calls);
+int RunCommandLine(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
+                   Cancellation& cancellation, CallsFactory make_calls);
 
 }  // namespace kvblend::server::cli

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "engine/api/engine.h"
 #include "server/cli/files.h"
+#include "server/cli/number_checks.h"
 #include "server/config/engine_flags.h"
 #include "server/convert/message_json.h"
 
@@ -142,7 +143,7 @@ void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& messa
     fields.Add(command, message, "Connection", kPriorityFlags);
   }
   command.add_option("--timeout", flags.timeout_seconds, "Give up after so many seconds; default: never")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero("--timeout"))
       ->type_name("SECONDS")
       ->group("Connection");
 }

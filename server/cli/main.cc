@@ -46,6 +46,6 @@ int main(int argc, char** argv) {
   Terminal terminal = Terminal::Standard();
   Cancellation cancellation;
   const kvblend::server::cli::CancelOnSignal cancel_on_signal(cancellation);
-  return kvblend::server::cli::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc), terminal,
-                                              cancellation, MakeCalls);
+  return kvblend::server::cli::RunCommandLine(std::vector<std::string>(argv + 1, argv + argc),
+                                              KVBLEND_VERSION, terminal, cancellation, MakeCalls);
 }

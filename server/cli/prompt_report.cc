@@ -13,6 +13,7 @@ constexpr size_t kMaxChunkLines = 20;  // what a person still reads
 std::string DescribeReuse(const v1::PromptReport& report) {
   if (report.reuse() == v1::REUSE_NOTHING) return "nothing reused";
   if (report.reuse() == v1::REUSE_PREFIX) return "only the exact prefix reused";
+  if (report.reused_tokens() + report.recomputed_tokens() == 0) return "nothing to recompute";
   return absl::StrFormat("%s chunks, policy %s, %.1f%% of the inexact tokens recomputed",
                          Name(report.anchoring()), Name(report.policy()), 100 * report.ratio());
 }

@@ -4,8 +4,10 @@
 #include <limits>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/plain_number.h"
 #include "engine/api/option_table.h"
 
 namespace kvblend::server {
@@ -42,7 +44,8 @@ struct Adder {
   CLI::Option* operator()(const NumberOption<T>& number) const {
     CLI::Option* added = AddValue(number.field(options));
     if (number.max < std::numeric_limits<T>::max()) {
-      added->description(absl::StrCat(option.help, "; ", number.min, " to ", number.max));
+      added->description(
+          absl::StrCat(option.help, "; ", PlainNumber(number.min), " to ", PlainNumber(number.max)));
     }
     if (number.word_for_zero == nullptr) return added;
     const std::string word = number.word_for_zero;
@@ -98,6 +101,8 @@ std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) 
     added.push_back(std::visit(Adder{app, options, option}, option.value));
     added.back()->group(option.group);
     if (*option.type != '\0') added.back()->type_name(option.type);
+    // How to reach what is not there would do nothing.
+    if (absl::StartsWith(option.name, "chunk-redis-")) added.back()->needs(app.get_option("--chunk-redis"));
   }
   return added;
 }

@@ -8,6 +8,8 @@
 #include <cctype>
 #include <cstdlib>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -234,6 +236,52 @@ absl::Status CheckListening(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// A file in which every line is a setting: a misspelt one would be left at its default in silence, which for
+// api-keys means a server without keys.
+class SettingsFile : public CLI::ConfigTOML {
+ public:
+  explicit SettingsFile(const CLI::App& app) : app_(app) {}
+
+  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+    std::set<const CLI::Option*> seen;
+    for (const CLI::ConfigItem& item : items) {
+      if (item.name == "++")
+        Refuse("'[", item.parents.back(), "]' is no setting; allowed: lines without sections");
+      const CLI::Option* option = item.parents.empty() ? Find(item.name) : nullptr;
+      if (option == nullptr || !option->get_configurable()) Refuse("'", item.fullname(), "' is no setting");
+      if (!seen.insert(option).second) Refuse("'", item.name, "' is there twice");
+    }
+    return items;
+  }
+
+ private:
+  const CLI::Option* Find(const std::string& name) const {
+    const CLI::Option* option = app_.get_option_no_throw("--" + name);
+    return option != nullptr ? option : app_.get_option_no_throw(name);
+  }
+
+  template <typename... Parts>
+  [[noreturn]] void Refuse(const Parts&... parts) const {
+    throw CLI::ConfigError(absl::StrCat(app_.get_config_ptr()->as<std::string>(), ": ", parts...),
+                           CLI::ExitCodes::ConfigError);
+  }
+
+  const CLI::App& app_;
+};
+
+// What is wrong with the command line. Words that belong to no flag explain the rest, such as that --model is
+// missing.
+std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
+  const std::vector<std::string> stray = app.remaining();
+  if (stray.empty()) return error.what();
+  const bool is_flag = absl::StartsWith(stray.front(), "-");
+  return absl::StrCat("'", stray.front(), "' ",
+                      is_flag
+                          ? "is no setting"
+                          : "belongs to no setting; allowed: settings as --NAME VALUE, such as --model FILE");
+}
+
 // CLI11's messages may span lines; callers show one.
 std::string OneLine(std::string text) {
   for (char& c : text) {
@@ -258,6 +306,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     app.set_config("--config", has_config ? config_path : "", "File with settings, in INI or TOML form",
                    /*config_required=*/has_config)
         ->envname(kConfigVariable);
+    app.config_formatter(std::make_shared<SettingsFile>(app));
     AddFlags(app, config);
     try {
       app.parse(argc, argv);
@@ -273,7 +322,8 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
       parsed.output = std::string(call.what()) + "\n";
     } catch (const CLI::Error& error) {
       parsed.exit_code = 2;
-      parsed.error_output = "kvblend-server: " + OneLine(error.what()) + "; see kvblend-server --help\n";
+      parsed.error_output =
+          "kvblend-server: " + OneLine(WhatIsWrong(app, error)) + "; see kvblend-server --help\n";
     }
   } catch (const std::exception& error) {
     parsed.exit_code = 2;

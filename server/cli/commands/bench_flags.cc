@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/cli/flags.h"
+#include "server/cli/number_checks.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
@@ -67,16 +68,16 @@ std::vector<const CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& 
                       "JSON lists of {question, answers[], ctxs: [{title, text}]}: a table for each file")
           ->type_name("FILE..."),
       command.add_option("--first", flags.first, "Begin with this question of each file, from 0")
-          ->check(CLI::NonNegativeNumber)
+          ->check(WholeNumber("--first", 0))
           ->capture_default_str()
           ->type_name("I"),
       command.add_option("--n", flags.n, "Questions of each file; default: all")
-          ->check(CLI::PositiveNumber)
+          ->check(WholeNumber("--n", 1))
           ->type_name("N"),
       command
           .add_option("--passages", flags.options.max_passages,
                       "Passages per question, from the first; default: all")
-          ->check(CLI::PositiveNumber)
+          ->check(WholeNumber("--passages", 1))
           ->type_name("K"),
       command
           .add_option("--shard", flags.shard,
@@ -94,7 +95,7 @@ std::vector<const CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlag
               "R,..."),
       AddList(command, "--query-layers", flags.query_layers,
               "Policy query: layers that vote, 0: all; a row for each", "N,...")
-          ->check(CLI::NonNegativeNumber),
+          ->check(WholeNumber("--query-layers", 0)),
       AddList(command, "--corrected", flags.corrections,
               "on, off or both: the learned correction of stored KV; one row for each", "LIST"),
       command.add_flag("--anchored", flags.anchored,
@@ -109,13 +110,13 @@ std::vector<const CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags&
   return {
       AddList(command, "--measure", flags.measures, "Any of ttft, kl, nll, f1; the rest is null", "WHAT,..."),
       command.add_option("--repeat", flags.options.repeats, "Time measurements per question and row")
-          ->check(CLI::Range(1, 1000))
+          ->check(WholeNumber("--repeat", 1, 1000))
           ->capture_default_str()
           ->type_name("N"),
       command
           .add_option("--kl-tokens", flags.options.kl_tokens,
                       "Greedy tokens of full prefill's that rows are compared over")
-          ->check(CLI::Range(1, 4096))
+          ->check(WholeNumber("--kl-tokens", 1, 4096))
           ->capture_default_str()
           ->type_name("N"),
       command

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/number_checks.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -28,34 +29,34 @@ void AddAskedFlags(CLI::App& command, BenchServeFlags& flags) {
       ->type_name("FILE...")
       ->group(kWhat);
   command.add_option("--first", flags.first, "Begin with this question of each file, from 0")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumber("--first", 0))
       ->capture_default_str()
       ->type_name("I")
       ->group(kWhat);
   command.add_option("--n", flags.n, "Questions of each file; default: all")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber("--n", 1))
       ->type_name("N")
       ->group(kWhat);
   command.add_option("--passages", flags.passages, "Passages per question; default: all, with --zipf 10")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber("--passages", 1))
       ->type_name("K")
       ->group(kWhat);
   command
       .add_option("--zipf", flags.zipf,
                   "Draw passages from those of all questions, the r-th popular with weight 1/r^S")
-      ->check(CLI::Range(0.0, 5.0))
+      ->check(Number("--zipf", 0.0, 5.0))
       ->type_name("S")
       ->group(kWhat);
   command
       .add_option(
           "--distinct", flags.distinct,
           "Different conversations, held again from the first when all were; default: as many as questions")
-      ->check(CLI::Range(1, 100000))
+      ->check(WholeNumber("--distinct", 1, 100000))
       ->type_name("N")
       ->group(kWhat);
   command
       .add_option("--turns", flags.turns, "Questions of a conversation, each behind the last one's answer")
-      ->check(CLI::Range(1, 100))
+      ->check(WholeNumber("--turns", 1, 100))
       ->capture_default_str()
       ->type_name("N")
       ->group(kWhat);
@@ -78,7 +79,7 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
   command
       .add_option("--rate", flags.rates, "Open loop: conversations begun per second, one run for each rate")
       ->delimiter(',')
-      ->check(CLI::Range(1e-4, 1e5))
+      ->check(Number("--rate", 1e-4, 1e5))
       ->type_name("R,...")
       ->group(kLoad);
   command.add_option("--arrivals", flags.arrivals, "Intervals of --rate and --search: poisson or fixed")
@@ -93,36 +94,36 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       .add_option("--clients", flags.clients,
                   "Closed loop: so many hold one conversation after the other; one run for each number")
       ->delimiter(',')
-      ->check(CLI::Range(1, 10000))
+      ->check(WholeNumber("--clients", 1, 10000))
       ->type_name("N,...")
       ->group(kLoad);
   command
       .add_option(
           "--search", flags.search,
           "Open loop: find the highest rate with p95 of TTFT within so many times the p95 without load")
-      ->check(CLI::Range(1.0, 1000.0))
+      ->check(Number("--search", 1.0, 1000.0))
       ->type_name("FACTOR")
       ->group(kLoad);
   command
       .add_option("--duration", flags.duration, "Of each run, until the last request is planned; default: 30")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check(Number("--duration", 0.001, 1e6))
       ->type_name("SECONDS")
       ->group(kLoad);
   command
       .add_option(
           "--requests", flags.requests,
           "Conversations (--rate, --search) or requests (--clients) of each run; default with --search: 60")
-      ->check(CLI::Range(int64_t{1}, kMaxLoadRequests))
+      ->check(WholeNumber("--requests", 1, kMaxLoadRequests))
       ->type_name("N")
       ->group(kLoad);
   command.add_option("--think", flags.think, "Seconds between an answer and the next question about it")
-      ->check(CLI::Range(0.0, 1e5))
+      ->check(Number("--think", 0.0, 1e5))
       ->capture_default_str()
       ->type_name("SECONDS")
       ->group(kLoad);
   command
       .add_option("--timeout", flags.timeout, "Deadline of a request, from its planned time; default: none")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero("--timeout"))
       ->type_name("SECONDS")
       ->group(kLoad);
   command
@@ -133,7 +134,7 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       .add_option(
           "--unloaded", flags.unloaded,
           "Requests of each mode, one at a time, before any load; default: 10 with --search, else none")
-      ->check(CLI::Range(1, 100000))
+      ->check(WholeNumber("--unloaded", 1, 100000))
       ->type_name("N")
       ->group(kLoad);
   command.add_option("--seed", flags.seed, "Of arrivals, passages and lengths")
@@ -158,13 +159,13 @@ void AddBenchServeFlags(CLI::App& command, BenchServeFlags& flags) {
   AddAskedFlags(command, flags);
   AddLoadFlags(command, flags);
   command.add_option("--slo-ttft", flags.slo_ttft, "Service level: most seconds to the first token")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero("--slo-ttft"))
       ->type_name("SECONDS")
       ->group(kReport);
   command
       .add_option("--slo-itl", flags.slo_itl,
                   "Service level: most seconds per token after the first, mean of an answer")
-      ->check(CLI::PositiveNumber)
+      ->check(NumberAboveZero("--slo-itl"))
       ->type_name("SECONDS")
       ->group(kReport);
   command

@@ -15,6 +15,7 @@
 #include "server/cli/bench/dataset.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
+#include "server/cli/number_checks.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/convert/requests.h"
 
@@ -198,17 +199,17 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
   app.add_option("--chunk-tokens", flags.options.corpus.chunk_tokens, "Most tokens of a corpus' chunks")
       ->capture_default_str();
   app.add_option("--first", flags.first, "Begin with this question of each file")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumber("--first", 0))
       ->capture_default_str();
   app.add_option("--n", flags.n, "Use so many questions of each file, or prompts of a corpus; 0: all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumber("--n", 0))
       ->capture_default_str();
   app.add_option(
          "--passages", flags.passages,
          "Passages per prompt, a number for all files of --data or one for each; 0: all, of a corpus 5")
       ->type_name("K,...")
       ->delimiter(',')
-      ->check(CLI::NonNegativeNumber)
+      ->check(WholeNumber("--passages", 0))
       ->capture_default_str();
   app.add_flag("--isolated", flags.isolated, "For chunks that are stored without an anchor");
   app.add_option(

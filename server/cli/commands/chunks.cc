@@ -14,6 +14,7 @@
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/number_checks.h"
 #include "server/convert/enums.h"
 #include "server/convert/message_json.h"
 
@@ -213,7 +214,7 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
 
   const auto list = AddKeyCommand(*chunks, context, "list", "All chunks of a namespace", RunList);
   list.app.add_option("--limit", list.flags.limit, "At most so many; default: all")
-      ->check(CLI::PositiveNumber)
+      ->check(WholeNumber("--limit", 1))
       ->type_name("N");
 
   const auto stat = AddKeyCommand(*chunks, context, "stat",

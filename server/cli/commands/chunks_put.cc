@@ -86,6 +86,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
     batch_bytes = 0;
   }
   bar.Clear();
+  if (done == 0 && !status.ok()) return status;
   terminal.PrintNote(absl::StrFormat("%d of %d chunks, %d tokens: %d computed in %s, %d were there already",
                                      done, total, tokens, done - present, HumanSeconds(compute_seconds),
                                      present));

@@ -8,6 +8,7 @@
 #include "engine/api/names.h"
 #include "server/access/key_file.h"
 #include "server/cli/command.h"
+#include "server/cli/number_checks.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -43,10 +44,7 @@ absl::Status MakeNewKey(const KeyNewFlags& flags, CommandContext& context) {
 }
 
 void AddLimit(CLI::App& command, const char* name, int64_t& limit, const char* help) {
-  command.add_option(name, limit, help)
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{0}, std::numeric_limits<int64_t>::max()).description(""))
-      ->type_name("N");
+  command.add_option(name, limit, help)->capture_default_str()->check(WholeNumber(name, 0))->type_name("N");
 }
 
 }  // namespace
@@ -54,6 +52,7 @@ void AddLimit(CLI::App& command, const char* name, int64_t& limit, const char* h
 void AddKeyCommand(CLI::App& root, CommandContext& context) {
   CLI::App* key = root.add_subcommand("key", "Keys of the API");
   key->require_subcommand(1);
+  key->footer(kKeyNewExamples);
   const auto [command, flags] = AddCommand<KeyNewFlags>(
       *key, context, "new", "Make a key: prints it, and its line for the file of keys", kKeyNewExamples,
       MakeNewKey);

@@ -1,9 +1,11 @@
 // kvblend precompute: a corpus of documents into the chunk store, ahead of the prompts that use them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -14,6 +16,7 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/number_checks.h"
 #include "server/cli/precompute/chunk_file.h"
 #include "server/cli/precompute/corpus_progress.h"
 #include "server/cli/precompute/corpus_reader.h"
@@ -203,6 +206,11 @@ class Precompute {
 
   /// A chunk that is not sent: it is there, or this is a dry run.
   void OnSeen(const v1::DocumentChunk& chunk, const ChunkToPut& put) {
+    // What two documents share is computed, and stored, once.
+    if (flags_.dry_run && !seen_keys_.insert(std::hash<std::string>()(chunk.key())).second) {
+      progress_->Update([&](CorpusCounts& counts) { counts.input_bytes += put.input_bytes; });
+      return;
+    }
     if (chunk.stored() && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key());
     progress_->Update([&](CorpusCounts& counts) { Add(put, chunk.num_tokens(), chunk.stored(), counts); });
   }
@@ -330,7 +338,8 @@ class Precompute {
   std::optional<CorpusProgress> progress_;
   std::vector<absl::Status> bad_before_start_;  // folders that cannot be looked into
   int64_t num_bad_ = 0;
-  std::vector<std::string> known_keys_;  // some of those that are stored
+  std::vector<std::string> known_keys_;   // some of those that are stored
+  std::unordered_set<size_t> seen_keys_;  // of a dry run, as hashes: a corpus has many
 };
 
 absl::Status Run(const PrecomputeFlags& flags, CommandContext& context) {
@@ -373,9 +382,10 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       ->type_name("FILE");
   command.add_option("--in-flight", flags.in_flight, "Batches of chunks under way at once")
       ->capture_default_str()
-      ->check(CLI::Range(1, 64))
+      ->check(WholeNumber("--in-flight", 1, 64))
       ->type_name("N");
-  command.add_flag("--dry-run", flags.dry_run, "Only count: chunks, tokens, bytes in the store, and time");
+  command.add_flag("--dry-run", flags.dry_run,
+                   "Only count: different chunks, tokens, bytes in the store, and time");
   command.add_flag("--strict", flags.strict,
                    "Stop at the first input that cannot be used; default: name and skip it");
   command.add_flag("--json", flags.json, "The summary as a JSON object");

@@ -16,6 +16,7 @@
 #include "engine/store/disk/folder_audit.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
+#include "server/cli/number_checks.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -251,7 +252,7 @@ Command<StoreFlags> AddLookingCommand(CLI::App& parent, CommandContext& context,
   app.add_option("folder", flags.folder, "The folder of stored chunks")->required()->type_name("DIR");
   app.add_option("--threads", flags.threads, "Threads that read")
       ->capture_default_str()
-      ->check(CLI::Range(1, 256))
+      ->check(WholeNumber("--threads", 1, 256))
       ->type_name("N");
   app.add_flag("--json", flags.json, "One JSON object");
   return command;

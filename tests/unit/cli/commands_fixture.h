@@ -25,7 +25,7 @@ class CommandsTest : public testing::Test {
     out_.str("");
     err_.str("");
     Terminal terminal{out_, err_};
-    return RunCommandLine(arguments, terminal, cancellation_,
+    return RunCommandLine(arguments, "1.2.3", terminal, cancellation_,
                           [this](const Connection& connection, Cancellation&,
                                  Terminal&) -> absl::StatusOr<std::shared_ptr<Calls>> {
                             connection_ = connection;

@@ -14,21 +14,55 @@ namespace {
 
 using test_support::ExpectMessage;
 using test_support::FromText;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 using testing::SizeIs;
+using testing::StartsWith;
 
 TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
   for (const std::string command :
-       {"", "generate", "chunks", "chunks put", "chunks prefetch", "score", "bench", "calibrate",
-        "correction", "model", "model inspect", "info", "health", "precompute", "store", "store check",
-        "store stats", "store gc"}) {
+       {"",       "generate",   "chunks",     "chunks put",  "chunks prefetch", "score",
+        "bench",  "calibrate",  "correction", "model",       "model inspect",   "info",
+        "health", "precompute", "store",      "store check", "store stats",     "store gc",
+        "key",    "key new"}) {
     EXPECT_EQ(RunLine(command + " --help"), 0);
     EXPECT_THAT(Out(), HasSubstr("Examples:"));
+    EXPECT_EQ(Out().find("KVBLEND_SERVER is the default") != std::string::npos, command.empty()) << command;
     EXPECT_EQ(Err(), "");
   }
+  EXPECT_EQ(RunLine("--version"), 0);
+  EXPECT_EQ(Out(), "kvblend 1.2.3\n");
+}
+
+TEST_F(CommandsTest, WhatIsWrongIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"nosuch", "'nosuch' is no command; allowed: generate, chunks, precompute, "},
+      {"nosuch --help", "'nosuch' is no command; allowed: generate, chunks, precompute, "},
+      {"chunks delete", "'delete' is no command; allowed: put, prefetch, list, stat, rm, pin"},
+      {"chunks list extra", "'extra' belongs to no flag of this command"},
+      {"generate --question Q --nosuch", "'--nosuch' belongs to no flag of this command"},
+      {"generate --question Q --timeout 0", "--timeout is '0'; allowed: a number above 0"},
+      {"generate --question Q --timeout abc", "--timeout is 'abc'; allowed: a number above 0"},
+      {"generate --question Q --timeout inf", "--timeout is 'inf'; allowed: a number above 0"},
+      {"chunks list --limit 0", "--limit is '0'; allowed: a whole number from 1"},
+      {"bench --n 0", "--n is '0'; allowed: a whole number from 1"},
+      {"bench --n 1.5", "--n is '1.5'; allowed: a whole number from 1"},
+      {"bench --repeat 1001", "--repeat is '1001'; allowed: a whole number, 1 to 1000"},
+      {"bench serve --data d --duration 0", "--duration is '0'; allowed: a number, 0.001 to 1000000"}};
+  for (const auto& [line, message] : cases) {
+    EXPECT_EQ(RunLine(line), 2) << line;
+    EXPECT_THAT(Err(), StartsWith(message)) << line;
+    EXPECT_EQ(Out(), "") << line;
+  }
+}
+
+TEST_F(CommandsTest, APutThatNobodyTookHasNoSummary) {
+  calls_.put_status = absl::UnavailableError("nobody listens");
+  EXPECT_EQ(Run({"chunks", "put", File("a.txt", "text")}), 4);
+  EXPECT_THAT(Err(), AllOf(HasSubstr("nobody listens"), Not(HasSubstr("of 1 chunks"))));
 }
 
 TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {

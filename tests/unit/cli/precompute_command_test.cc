@@ -159,8 +159,8 @@ TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
   EXPECT_THAT(calls_.put, IsEmpty());
   EXPECT_THAT(Out(),
-              AllOf(HasSubstr("documents      1\n"), HasSubstr("chunks         3, of which 0 are there"),
-                    HasSubstr("tokens         9, to compute 9\n"), HasSubstr("in the store   2.9 KiB"),
+              AllOf(HasSubstr("documents      1\n"), HasSubstr("chunks         2, of which 0 are there"),
+                    HasSubstr("tokens         6, to compute 6\n"), HasSubstr("in the store   2.0 KiB"),
                     HasSubstr("time           not known")));
   // With one of them stored, how long it took tells of the others.
   calls_.stored["key-anchored-30"] = FakeCalls::Chunk("key-anchored-30", 30);
@@ -168,10 +168,10 @@ TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
   calls_.info.mutable_store()->set_budget_bytes(1000);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run", "--json"}), 0);
   const OrderedJson estimate = OutJson().at(0);
-  EXPECT_EQ(estimate["chunks"], 3);
+  EXPECT_EQ(estimate["chunks"], 2);
   EXPECT_EQ(estimate["chunks_to_compute"], 1);
   EXPECT_EQ(estimate["tokens_to_compute"], 3);
-  EXPECT_EQ(estimate["stored_bytes"], 3000);
+  EXPECT_EQ(estimate["stored_bytes"], 2000);
   EXPECT_DOUBLE_EQ(estimate["estimated_seconds"], 0.05);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
   EXPECT_THAT(Err(), HasSubstr("the store is smaller than the corpus"));

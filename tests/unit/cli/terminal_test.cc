@@ -118,6 +118,9 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
   EXPECT_THAT(lines[1], AllOf(HasSubstr("chunk  1"), HasSubstr("miss")));
   EXPECT_THAT(lines[2], AllOf(HasSubstr("chunk  2"), HasSubstr("exact")));
   EXPECT_THAT(lines[3], HasSubstr("first token: 200 ms"));
+  report.reused_tokens = report.recomputed_tokens = 0;
+  EXPECT_THAT(DescribePrompt(ToProto(report))[0],
+              AllOf(HasSubstr("nothing to recompute"), Not(HasSubstr("%"))));
 }
 
 TEST(PromptReportTest, ManyChunksAreCut) {

@@ -201,9 +201,11 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
   EXPECT_FALSE(parsed.config->engine.share_correction);
   EXPECT_EQ(parsed.config->engine.share_correction_seconds, 5);
   EXPECT_TRUE(Parse({"--model", "m"}).config->engine.share_correction);
-  EXPECT_EQ(Parse({"--model", "m", "--chunk-redis-password-file", "/dev/null"})
-                .config->engine.chunk_redis.password_file,
-            "/dev/null");
+  EXPECT_THAT(ParseLine("--model m --chunk-redis-user u").error_output,
+              HasSubstr("--chunk-redis-user requires --chunk-redis"));
+  EXPECT_THAT(ParseLine("--model m --chunk-redis a:1 --chunk-redis-ttl -1").error_output,
+              HasSubstr("chunk-redis-ttl is -1; allowed: 0 to 315360000"));
+  EXPECT_THAT(Parse({"--help"}).output, HasSubstr("0 to 315360000"));
   for (const std::string bad :
        {"--chunk-redis no-port", "--chunk-redis a:1,", "--chunk-redis-password secret",
         "--chunk-redis-password-file /no/such/file", "--chunk-redis-tls-key /dev/null",
@@ -214,6 +216,12 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_THAT(refused.error_output, HasSubstr(bad.substr(2, bad.find(' ') - 2)));  // without the dashes
   }
+}
+
+TEST_F(ServerConfigTest, RedisPasswordMayBeInAFile) {
+  const ParsedConfig parsed = ParseLine("--model m --chunk-redis a:1 --chunk-redis-password-file /dev/null");
+  ASSERT_TRUE(parsed.config) << parsed.error_output;
+  EXPECT_EQ(parsed.config->engine.chunk_redis.password_file, "/dev/null");
 }
 
 TEST_F(ServerConfigTest, SizesTakeUnits) {
@@ -230,7 +238,8 @@ TEST_F(ServerConfigTest, SizesTakeUnits) {
 TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
   const std::vector<std::pair<std::vector<const char*>, std::string>> cases = {
       {{}, "--model"},
-      {{"--model=m", "--no-such-flag"}, "--no-such-flag"},
+      {{"--model=m", "--no-such-flag"}, "'--no-such-flag' is no setting"},
+      {{"m.gguf"}, "'m.gguf' belongs to no setting; allowed: settings as --NAME VALUE, such as --model FILE"},
       {{"--model=m", "--device=gpu"}, "device is 'gpu'"},
       {{"--model=m", "--device=cuda:-1"}, "allowed: auto, cpu, cuda, cuda:N (from 0), reference"},
       {{"--model=m", "--threads=-1"}, "threads is -1; allowed: 0 to 1024"},
@@ -326,6 +335,31 @@ TEST_F(ServerConfigTest, AVariableNamesTheFile) {
   const ParsedConfig parsed = ParseLine("--model m.gguf");
   EXPECT_EQ(parsed.exit_code, 2);
   EXPECT_THAT(parsed.error_output, HasSubstr("/nowhere/server.conf"));
+}
+
+TEST_F(ServerConfigTest, EveryLineOfTheFileIsASetting) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/server.conf";
+  const auto parse = [&](const std::string& lines) {
+    std::ofstream(path) << lines;
+    return Parse({"--model=m", "--config", path.c_str()});
+  };
+  EXPECT_TRUE(parse("# a remark\n\nthreads=1\nno-self-check=true\n").config);
+  const std::pair<const char*, const char*> cases[] = {
+      {"threads=1\napi-key=/dev/null\n", "'api-key' is no setting"},
+      {"api_keys=/dev/null\n", "'api_keys' is no setting"},
+      {"no-such-thing\n", "'no-such-thing' is no setting"},
+      {"server.threads=1\n", "'server.threads' is no setting"},
+      {"[server]\nthreads=1\n", "'[server]' is no setting; allowed: lines without sections"},
+      {"version=true\n", "'version' is no setting"},
+      {"threads=1\npage-size=8\nthreads=2\n", "'threads' is there twice"}};
+  for (const auto& [lines, message] : cases) {
+    const ParsedConfig parsed = parse(lines);
+    EXPECT_FALSE(parsed.config) << lines;
+    EXPECT_EQ(parsed.exit_code, 2) << lines;
+    EXPECT_EQ(parsed.error_output,
+              "kvblend-server: " + path + ": " + message + "; see kvblend-server --help\n");
+  }
 }
 
 TEST_F(ServerConfigTest, BadVariablesAreNamed) {
