@@ -221,8 +221,8 @@ struct ExplainedSpan {
   int32_t chunk_index = -1;        // into Prompt::chunks; -1 for other parts
   std::vector<std::string> texts;  // what each token adds to the text; together they are the part's text
   std::vector<int32_t> recomputed = {};  // places in `texts` of what the policy chose, ascending
-  // Per token what the policy chose by: the most that the question attends to it in any layer, as a share of what that layer
-  // gives to all chunks; or the deviation of its KV. Empty where it was not measured.
+  // Per token what the policy chose by: what it brings to the question, attention times the length of its values, summed over
+  // the voting layers; or the deviation of its KV. Empty where it was not measured.
   std::vector<float> scores = {};
 };
 
@@ -293,11 +293,14 @@ struct TokenLogprob {
   int32_t token_id = 0;
   std::string text;    // may hold a part of a UTF-8 character, replaced by U+FFFD
   double logprob = 0;  // natural logarithm, of the model's own distribution (before temperature and filters)
+  std::string bytes;   // the token's, which `text` is made of: those of several may be one character
 };
 
 struct TextDelta {
   std::string text;  // complete UTF-8 characters; may be empty while a character or stop string is pending
-  std::vector<int32_t> token_ids;                       // the tokens generated since the last delta
+  std::vector<int32_t> token_ids;  // the tokens generated since the last delta
+  int64_t begin_character =
+      0;  // how many of the answer's characters come before these tokens, those held back included
   std::vector<TokenLogprob> logprobs;                   // one per token, when asked for
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // per token, most likely first, when asked for
 };

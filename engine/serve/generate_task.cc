@@ -2,11 +2,21 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/status_macros.h"
 
 namespace kvblend {
+namespace {
+
+/// Of valid UTF-8.
+int64_t NumCharacters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+}
+
+}  // namespace
 
 GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
                            std::shared_ptr<GenerateObserver> observer)
@@ -173,8 +183,10 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
   ++result_.completion_tokens;
   TextDelta delta;
   delta.token_ids.push_back(sampled.token_id);
+  delta.begin_character = decoded_characters_;
   if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
   const std::string text = decoder_.Append(sampled.token_id);
+  decoded_characters_ += NumCharacters(text);
   if (!attributed_chunks().empty()) NotePlace(text);
   delta.text = stop_.Push(text);
   said_bytes_ += static_cast<int64_t>(delta.text.size());
@@ -233,8 +245,8 @@ void GenerateTask::Keep() {
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {
   const auto describe = [this](int32_t token_id, double logprob) {
-    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false),
-                        logprob};
+    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false), logprob,
+                        std::string(runtime_.tokenizer->TokenBytes(token_id))};
   };
   delta.logprobs.push_back(describe(sampled.token_id, sampled.logprob));
   std::vector<TokenLogprob>& top = delta.top_logprobs.emplace_back();

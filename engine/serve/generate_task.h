@@ -103,6 +103,7 @@ class GenerateTask final : public Task, public DecodingSequence {
   std::optional<generate::PromptLookup>
       lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed
   std::vector<prompt::Span> attributed_chunks_;  // all chunks, if their attention was asked for
+  int64_t decoded_characters_ = 0;               // of the answer's text
   int64_t decoded_bytes_ = 0;  // of the answer's text, and those of them that were delivered
   int64_t said_bytes_ = 0;
   text::StreamDecoder decoder_;

@@ -10,6 +10,7 @@ void ToProto(const TokenLogprob& from, v1::TokenLogprob* to) {
   to->set_token_id(from.token_id);
   to->set_text(from.text);
   to->set_logprob(from.logprob);
+  to->set_bytes(from.bytes);
 }
 
 void ToProto(const LoadingReport& from, v1::LoadingReport* to) {
@@ -84,6 +85,7 @@ v1::TextDelta ToProto(const TextDelta& delta) {
   v1::TextDelta to;
   to.set_text(delta.text);
   to.mutable_token_ids()->Add(delta.token_ids.begin(), delta.token_ids.end());
+  to.set_begin_character(delta.begin_character);
   for (const TokenLogprob& logprob : delta.logprobs) ToProto(logprob, to.add_logprobs());
   for (const std::vector<TokenLogprob>& top : delta.top_logprobs) {
     v1::TopLogprobs* added = to.add_top_logprobs();

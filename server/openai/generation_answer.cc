@@ -2,28 +2,24 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "server/convert/message_json.h"
 
 namespace kvblend::server::openai {
 namespace {
 
-constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD: the token is a part of a character
-
 Json MessageAsJson(const google::protobuf::Message& message) {
   return Json::parse(MessageToJson(message), /*cb=*/nullptr, /*allow_exceptions=*/false);
 }
 
-Json BytesOf(const std::string& text) {
-  if (absl::StrContains(text, kReplacement)) return Json();
+Json BytesOf(const std::string& token) {
   Json bytes = Json::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  for (const char c : token) bytes.push_back(static_cast<unsigned char>(c));
   return bytes;
 }
 
 Json ChatToken(const v1::TokenLogprob& token) {
-  return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", BytesOf(token.text())}};
+  return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", BytesOf(token.bytes())}};
 }
 
 /// Unicode's code points, which is what Python's clients index texts by.
@@ -105,7 +101,6 @@ std::string GenerationAnswer::Add(const v1::GenerateEvent& event) {
       return Event(Object(), StreamChoice({{"role", "assistant"}, {"content", ""}}, nullptr, nullptr));
     case v1::GenerateEvent::kText: {
       const Json logprobs = form_.logprobs ? Logprobs(event.text()) : Json();
-      text_characters_ += NumCharacters(event.text().text());
       if (!form_.stream) {
         text_ += event.text().text();
         if (form_.logprobs) KeepLogprobs(logprobs);
@@ -157,7 +152,7 @@ Json GenerationAnswer::Logprobs(const v1::TextDelta& delta) {
                                     {"token_logprobs", Json::array()},
                                     {"top_logprobs", Json::array()},
                                     {"text_offset", Json::array()}};
-  int64_t offset = text_characters_;
+  int64_t offset = delta.begin_character();
   for (int i = 0; i < delta.logprobs_size(); ++i) {
     const v1::TokenLogprob& token = delta.logprobs(i);
     if (form_.chat) {

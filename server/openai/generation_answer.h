@@ -54,9 +54,8 @@ class GenerationAnswer {
   const AnswerHead head_;
   v1::PromptReport report_;
   v1::GenerateFinished finished_;
-  std::string text_;             // without a stream
-  Json logprobs_;                // without a stream
-  int64_t text_characters_ = 0;  // so far: completions tell where each token begins
+  std::string text_;  // without a stream
+  Json logprobs_;     // without a stream
 };
 
 /// One event of a stream.

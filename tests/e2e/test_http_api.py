@@ -197,6 +197,19 @@ def test_completions(client, model):
     assert "".join(chunk.choices[0].text for chunk in streamed) == choice.text
 
 
+def test_offsets_do_not_depend_on_what_is_held_back(client, model):
+    def offsets(**arguments):
+        choice = client.completions.create(model=model, prompt="The capital of Norway is", max_tokens=16, temperature=0,
+                                           logprobs=0, **arguments).choices[0]
+        assert all(choice.text[offset:].startswith(token)
+                   for token, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset))
+        return choice.text, choice.logprobs.text_offset
+
+    text, expected = offsets()
+    # Whatever the answer says, it may become one of these.
+    assert offsets(stop=[" zzzz", " the zzz", text[:20] + "zzz", text + "zzz"]) == (text, expected)
+
+
 @pytest.mark.parametrize("field, arguments", [
     ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
     ("n", {"n": 2}),

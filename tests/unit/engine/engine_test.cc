@@ -1,5 +1,6 @@
 #include "engine/api/engine.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/unit/engine/engine_fixture.h"
@@ -87,6 +88,30 @@ TEST_F(EngineTest, ScoringTheGreedyContinuationAgreesWithGenerate) {
     double total = 0;
     for (float logprob : token.distribution) total += std::exp(double{logprob});
     EXPECT_NEAR(total, 1.0, 1e-5);
+  }
+}
+
+TEST_F(EngineTest, TokensBeginWhereTheyDoWhateverIsHeldBack) {
+  GenerateRequest request = Request();
+  request.sampling.top_logprobs = 0;
+  const auto whole = Generate(request);
+  std::string text, bytes;
+  for (const TextDelta& delta : whole->deltas) {
+    EXPECT_EQ(delta.begin_character, std::count_if(text.begin(), text.end(), [](char c) {
+                return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+              }));
+    text += delta.text;
+    for (const TokenLogprob& token : delta.logprobs) bytes += token.bytes;
+  }
+  EXPECT_EQ(bytes.find(whole->text.substr(0, 1)), 0) << "what tokens are made of";
+  // All of the answer may become this, so nothing of it is delivered before its end.
+  request.sampling.stop = {text + "never said"};
+  const auto held = Generate(request);
+  ASSERT_EQ(held->text, text);
+  ASSERT_GE(held->deltas.size(), whole->token_ids.size());
+  for (size_t i = 0; i < whole->token_ids.size(); ++i) {
+    EXPECT_EQ(held->deltas[i].text, "");
+    EXPECT_EQ(held->deltas[i].begin_character, whole->deltas[i].begin_character);
   }
 }
 

@@ -96,16 +96,17 @@ TEST(ConvertReportsTest, TextDelta) {
   TextDelta delta;
   delta.text = "hello";
   delta.token_ids = {1, 2};
-  delta.logprobs = {{1, "he", -0.5}, {2, "llo", -1.5}};
-  delta.top_logprobs = {{{1, "he", -0.5}, {9, "x", -3}}, {{2, "llo", -1.5}}};
+  delta.begin_character = 7;
+  delta.logprobs = {{1, "he", -0.5, "he"}, {2, "llo", -1.5, "llo"}};
+  delta.top_logprobs = {{{1, "he", -0.5, "he"}, {9, "\uFFFD", -3, "\xC5"}}, {{2, "llo", -1.5, "llo"}}};
   const v1::TextDelta wire = ToProto(delta);
   EXPECT_EQ(EmptyFields(wire), "");
-  ExpectMessage(wire, R"(text: "hello"  token_ids: [ 1, 2 ]
-      logprobs { token_id: 1  text: "he"  logprob: -0.5 }
-      logprobs { token_id: 2  text: "llo"  logprob: -1.5 }
-      top_logprobs { tokens { token_id: 1  text: "he"  logprob: -0.5 }
-                     tokens { token_id: 9  text: "x"  logprob: -3 } }
-      top_logprobs { tokens { token_id: 2  text: "llo"  logprob: -1.5 } })");
+  ExpectMessage(wire, R"(text: "hello"  token_ids: [ 1, 2 ]  begin_character: 7
+      logprobs { token_id: 1  text: "he"  logprob: -0.5  bytes: "he" }
+      logprobs { token_id: 2  text: "llo"  logprob: -1.5  bytes: "llo" }
+      top_logprobs { tokens { token_id: 1  text: "he"  logprob: -0.5  bytes: "he" }
+                     tokens { token_id: 9  text: "\357\277\275"  logprob: -3  bytes: "\305" } }
+      top_logprobs { tokens { token_id: 2  text: "llo"  logprob: -1.5  bytes: "llo" } })");
 }
 
 TEST(ConvertReportsTest, GenerateResult) {
@@ -188,9 +189,9 @@ TEST(ConvertReportsTest, ChunkInfo) {
 }
 
 TEST(ConvertReportsTest, Info) {
-  EngineInfo info = {"1.2.3",  "model", "llama", "ff", "cuda:1", "GPU", "usable", "cpu",
-                     "chatml", "bf16",  "int8",  1,    2,        3,     4,        5,
-                     6,        7,       8,       9,    10,       11,    0.25};
+  EngineInfo info = {"1.2.3",  "model", "llama", "ff",   "cuda:1", "GPU", "usable", "cpu",
+                     "chatml", "date",  "bf16",  "int8", 1,        2,     3,        4,
+                     5,        6,       7,       8,      9,        10,    11,       0.25};
   EngineStats stats;
   stats.requests_waiting = 21;
   stats.requests_running = 22;

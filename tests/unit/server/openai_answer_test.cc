@@ -19,10 +19,11 @@ std::vector<v1::GenerateEvent> Events() {
   for (
       const char* text :
       {R"(prompt { prompt_tokens: 15 kept_tokens: 5 exact_tokens: 3 reused_tokens: 4 recomputed_tokens: 1 computed_tokens: 2 })",
-       R"(text { text: "Os" token_ids: 1 logprobs { token_id: 1 text: "Os" logprob: -0.5 }
-                     top_logprobs { tokens { token_id: 1 text: "Os" logprob: -0.5 } } })",
-       R"(text { text: "lo\"" token_ids: 2 logprobs { token_id: 2 text: "lo\357\277\275" logprob: -0.25 }
-                     top_logprobs { tokens { token_id: 3 text: "x" logprob: -0.125 } } })",
+       R"(text { text: "Os" token_ids: 1 logprobs { token_id: 1 text: "Os" logprob: -0.5 bytes: "Os" }
+                     top_logprobs { tokens { token_id: 1 text: "Os" logprob: -0.5 bytes: "Os" } } })",
+       R"(text { text: "lo\"" token_ids: 2 begin_character: 2
+                     logprobs { token_id: 2 text: "lo\357\277\275" logprob: -0.25 bytes: "lo\305" }
+                     top_logprobs { tokens { token_id: 3 text: "x" logprob: -0.125 bytes: "x" } } })",
        R"(finished { reason: FINISH_REASON_STOP_STRING stop_string: "." usage { prompt_tokens: 10 completion_tokens: 2 }
                          seed: 9 })"}) {
     google::protobuf::TextFormat::ParseFromString(text, &events.emplace_back());
@@ -69,7 +70,7 @@ TEST(GenerationAnswerTest, LogprobsOfAChat) {
             Json::parse("{\"refusal\": null, \"content\": ["
                         "{\"token\": \"Os\", \"logprob\": -0.5, \"bytes\": [79, 115],"
                         " \"top_logprobs\": [{\"token\": \"Os\", \"logprob\": -0.5, \"bytes\": [79, 115]}]},"
-                        "{\"token\": \"lo\uFFFD\", \"logprob\": -0.25, \"bytes\": null,"
+                        "{\"token\": \"lo\uFFFD\", \"logprob\": -0.25, \"bytes\": [108, 111, 197],"
                         " \"top_logprobs\": [{\"token\": \"x\", \"logprob\": -0.125, \"bytes\": [120]}]}]}"));
 }
 
@@ -86,12 +87,13 @@ TEST(GenerationAnswerTest, OffsetsOfACompletionCountCharacters) {
   for (const bool stream : {false, true}) {
     GenerationAnswer answer({.chat = false, .stream = stream, .logprobs = true}, kHead);
     std::string events;
-    for (const char* text :
-         {R"(text { text: "Žluť" token_ids: [ 1, 2 ] logprobs { text: "Žl" } logprobs { text: "uť" } })",
-          R"(text { text: "" token_ids: 3 logprobs { text: "\357\277\275" } })",
-          R"(text { text: "挪😀" token_ids: [ 4, 5 ] logprobs { text: "挪" } logprobs { text: "😀" } })",
-          R"(text { text: "." token_ids: 6 logprobs { text: "." } })",
-          R"(finished { reason: FINISH_REASON_END_OF_TEXT })"}) {
+    for (
+        const char* text :
+        {R"(text { text: "Žluť" token_ids: [ 1, 2 ] logprobs { text: "Žl" } logprobs { text: "uť" } })",
+         R"(text { text: "" token_ids: 3 begin_character: 4 logprobs { text: "\357\277\275" } })",
+         R"(text { text: "" token_ids: [ 4, 5 ] begin_character: 4 logprobs { text: "挪" } logprobs { text: "😀" } })",
+         R"(text { text: "挪😀." token_ids: 6 begin_character: 6 logprobs { text: "." } })",
+         R"(finished { reason: FINISH_REASON_END_OF_TEXT })"}) {
       v1::GenerateEvent event;
       ASSERT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &event)) << text;
       events += answer.Add(event);
