@@ -34,6 +34,15 @@ Json Delta(const char* part, Json value, int index = 0) {
   return {{"index", index}, {"delta", {{"message", {{part, std::move(value)}}}}}};
 }
 
+/// Of the names and values in a source's data, about.
+int64_t DataBytes(const Source& source) {
+  size_t bytes = 0;
+  for (const auto& [name, value] : source.data.items()) {
+    bytes += name.size() + (value.is_string() ? value.get_ref<const std::string&>().size() : sizeof(double));
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 /// Turns places in bytes into those in characters, which Cohere's clients count in; each place is at or behind the one before.
 class CharacterCount {
  public:
@@ -150,11 +159,14 @@ Json ChatAnswer::Citations() const {
               [](const Citation& a, const Citation& b) { return a.begin_byte < b.begin_byte; });
   }
   CharacterCount characters(text_);  // no citation overlaps another
+  int64_t cited_bytes = 0;
   for (const Citation& citation : found) {
     Json sources = Json::array();
     for (const int32_t document : citation.documents) {
       const Source& source = sources_[document];
-      sources.push_back({{"type", "document"}, {"id", source.id}, {"document", source.data}});
+      Json& told = sources.emplace_back(Json{{"type", "document"}, {"id", source.id}});
+      cited_bytes += DataBytes(source);
+      if (cited_bytes <= kMaxCitedBytes) told["document"] = source.data;
     }
     const int64_t start = characters.Before(citation.begin_byte);
     citations.push_back({{"start", start},

@@ -1,6 +1,7 @@
 // Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events with names.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,10 @@
 #include "server/json/json.h"
 
 namespace kvblend::server::cohere {
+
+/// Of the documents in an answer's citations, each as often as it is cited. Sources behind that have their id alone, lest an
+/// answer be hundreds of times as long as the documents.
+inline constexpr int64_t kMaxCitedBytes = int64_t{4} << 20;
 
 /// {"id": .., "message": ..}
 std::string ErrorBody(const std::string& id, const absl::Status& status);

@@ -17,6 +17,7 @@ constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
 constexpr int64_t kMaxTopK = 500;
 constexpr int64_t kMaxStopSequences = 5;
 constexpr int64_t kMaxPriority = 999;   // the lowest
+constexpr size_t kMaxIdBytes = 256;     // of a document: no part of the prompt, and in each of its citations
 constexpr size_t kShownNameBytes = 80;  // of a document's field, in messages
 // What Cohere's API documents for requests that do not say.
 constexpr double kTemperature = 0.3;
@@ -61,6 +62,11 @@ absl::Status AddDocuments(const Json& documents, ChatRequest* to) {
     if (documents[i].is_object()) {
       FieldReader fields(documents[i], path);
       if (auto id = fields.String("id")) source.id = *std::move(id);
+      if (source.id.size() > kMaxIdBytes) {
+        fields.Note(
+            FieldError(fields.PathOf("id"), absl::StrCat(fields.PathOf("id"), " has ", source.id.size(),
+                                                         " bytes; allowed: at most ", kMaxIdBytes)));
+      }
       const Json* data = fields.Value("data");
       KVBLEND_RETURN_IF_ERROR(fields.Finish());
       data_path = fields.PathOf("data");

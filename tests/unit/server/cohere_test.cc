@@ -271,6 +271,9 @@ TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
   EXPECT_THAT(refusal(R"(, "p": 7)"), HasSubstr("p is 7"));
   EXPECT_THAT(refusal(R"(, "k": 501)"), HasSubstr("k is 501"));
   EXPECT_THAT(refusal(R"(, "documents": [{"id": "a"}])"), HasSubstr("documents[0].data is not set"));
+  EXPECT_THAT(
+      refusal(absl::StrCat(R"(, "documents": [{"data": "x", "id": ")", std::string(257, 'i'), R"("}])")),
+      HasSubstr("documents[0].id has 257 bytes; allowed: at most 256"));
   EXPECT_THAT(refusal(R"(, "documents": [{"data": {"title": ["x"]}}])"),
               HasSubstr("documents[0].data.title"));
   EXPECT_THAT(refusal(R"(, "citation_options": {"mode": "MAYBE"})"), HasSubstr("'MAYBE'"));
@@ -348,6 +351,24 @@ TEST(CohereAnswerTest, DocumentsAreLookedIntoWhenTheAnswerIsThere) {
   EXPECT_EQ(&whole.documents()->finder(), &whole.documents()->finder());
   request.citations = false;
   EXPECT_EQ(ChatAnswer("chat-1", request).documents(), nullptr);
+}
+
+TEST(CohereAnswerTest, DocumentsAreNotRepeatedWithoutBound) {
+  ChatRequest request;
+  std::string document, said;
+  for (int i = 0; i < 40; ++i) absl::StrAppend(&document, "a", i, " b", i, " c", i, ". ");
+  for (int i = 0; i < 40; i += 2) absl::StrAppend(&said, "a", i, " b", i, " c", i, "; ");
+  request.request.mutable_prompt()->add_chunks(document);
+  request.sources.push_back({.id = "d", .data = {{"text", document + std::string(1 << 20, ' ')}}});
+  ChatAnswer answer("chat-1", request);
+  answer.Add(TextEvent(said));
+  const std::string body = answer.Body();
+  EXPECT_LT(body.size(), kMaxCitedBytes + (1 << 20));
+  const Json citations = Json::parse(body)["message"]["citations"];
+  ASSERT_THAT(citations, SizeIs(20));
+  EXPECT_TRUE(citations.front()["sources"][0].contains("document"));
+  EXPECT_FALSE(citations.back()["sources"][0].contains("document"));
+  EXPECT_EQ(citations.back()["sources"][0]["id"], "d");
 }
 
 TEST(CohereAnswerTest, CanBeSentBack) {
