@@ -37,6 +37,15 @@ std::string Show(const Json& value) {
   return absl::StrCat(value.is_string() ? "a string" : "a number", " of ", text.size(), " bytes");
 }
 
+/// Clients of languages with one type of numbers write 1.0 for 1.
+std::optional<int64_t> WholeNumber(const Json& value) {
+  constexpr double kAllExact = 9007199254740992;  // 2^53: beyond that a double stands for several integers
+  if (!value.is_number_float()) return std::nullopt;
+  const double number = value.get<double>();
+  if (!(std::abs(number) <= kAllExact) || number != std::trunc(number)) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
 bool IsNothing(const Json& value) {
   if (value.is_number()) return value.get<double>() == 0;
   if (value.is_boolean()) return !value.get<bool>();
@@ -152,10 +161,9 @@ std::optional<int64_t> FieldReader::Integer(const std::string& name, int64_t min
   if (value == nullptr) return std::nullopt;
   const bool too_large =
       value->is_number_unsigned() && value->get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
-  if (value->is_number_integer() && !too_large) {
-    const int64_t number = value->get<int64_t>();
-    if (number >= min && number <= max) return number;
-  }
+  std::optional<int64_t> number = WholeNumber(*value);
+  if (value->is_number_integer() && !too_large) number = value->get<int64_t>();
+  if (number.has_value() && *number >= min && *number <= max) return number;
   Note(ValueError(PathOf(name), Show(*value), absl::StrCat("an integer from ", min, " to ", max)));
   return std::nullopt;
 }
@@ -165,6 +173,7 @@ std::optional<uint64_t> FieldReader::Bits64(const std::string& name) {
   if (value == nullptr) return std::nullopt;
   if (value->is_number_unsigned()) return value->get<uint64_t>();
   if (value->is_number_integer()) return static_cast<uint64_t>(value->get<int64_t>());
+  if (const auto number = WholeNumber(*value)) return static_cast<uint64_t>(*number);
   if (value->is_string()) {
     const std::string& text = value->get_ref<const std::string&>();
     uint64_t bits = 0;

@@ -52,6 +52,7 @@ class FieldReader {
   /// Null when the member is absent.
   const Json* Value(const std::string& name);
   std::optional<std::string> String(const std::string& name);
+  /// 1.0 is 1, as far as doubles are exact.
   std::optional<int64_t> Integer(const std::string& name, int64_t min, int64_t max);
   /// The bits of an integer of 64 bits that has a sign or has none: -1 is 2^64 - 1. As a string as well, which is what
   /// Protobuf's JSON writes.

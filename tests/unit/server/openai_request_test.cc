@@ -66,6 +66,17 @@ TEST(ParseChatRequestTest, EverySeedIsOne) {
       17000000000000000000u);
 }
 
+TEST(ParseChatRequestTest, WholeNumbersMayBeWrittenAsOthers) {
+  const auto parsed = ParseChatRequest(Ask(R"("max_tokens": 3.0, "seed": 7.0, "top_k": 5e0, "n": 1.0)"));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->request.sampling().max_tokens(), 3);
+  EXPECT_EQ(parsed->request.sampling().seed(), 7);
+  EXPECT_EQ(parsed->request.sampling().top_k(), 5);
+  for (const std::string field :
+       {R"("max_tokens": 1e10)", R"("max_tokens": 0.0)", R"("seed": 1e17)", R"("seed": 1e300)"})
+    EXPECT_FALSE(ParseChatRequest(Ask(field)).ok()) << field;
+}
+
 TEST(ParseChatRequestTest, ValuesThatAskForNothingAreAccepted) {
   for (const std::string fields :
        {R"("store": null, "service_tier": null, "prediction": null)",
