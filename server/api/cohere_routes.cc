@@ -62,7 +62,7 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
                 const Calls::Started started = Start(*state, id, request, responder, log);
                 if (started.ok()) return;
                 log->End(started.status());
-                responder->Send(CohereError(id, started.status()));
+                responder->Send(WithId(CohereError(id, started.status()), id));
               });
 }
 

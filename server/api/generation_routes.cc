@@ -30,13 +30,14 @@ class OpenAiWriter : public AnswerWriter {
 
 using ParseGeneration = absl::StatusOr<openai::GenerationRequest> (*)(std::string_view body);
 
-Calls::Started Start(ApiState& state, ParseGeneration parse, const HttpRequest& request,
-                     const std::shared_ptr<HttpResponder>& responder, const std::shared_ptr<CallLog>& log) {
+Calls::Started Start(ApiState& state, ParseGeneration parse, const std::string& id,
+                     const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder,
+                     const std::shared_ptr<CallLog>& log) {
   KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
   KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));
   KVBLEND_ASSIGN_OR_RETURN(openai::GenerationRequest generation, parse(request.body));
   KVBLEND_ASSIGN_OR_RETURN(const ModelCard::Card card, state.model.Find(generation.model));
-  openai::AnswerHead head{.id = NewAnswerId(generation.form.chat ? "chatcmpl" : "cmpl"),
+  openai::AnswerHead head{.id = id,
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = card.id,
                           .fingerprint = card.fingerprint};
@@ -45,16 +46,19 @@ Calls::Started Start(ApiState& state, ParseGeneration parse, const HttpRequest& 
                                             generation.form.stream, head.id, responder, log));
 }
 
-HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* method, ParseGeneration parse) {
-  return [state, method, parse](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
+HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* method, const char* id_prefix,
+                              ParseGeneration parse) {
+  return [state, method, id_prefix, parse](const HttpRequest& request,
+                                           std::shared_ptr<HttpResponder> responder) {
     const auto log = state->Log(request, method);
-    const Calls::Started started = Start(*state, parse, request, responder, log);
+    const std::string id = NewAnswerId(id_prefix);
+    const Calls::Started started = Start(*state, parse, id, request, responder, log);
     if (started.ok()) {
       responder->OnGone([handle = *started] { handle->Cancel(); });
       return;
     }
     log->End(started.status());
-    responder->Send(ErrorResponse(started.status()));
+    responder->Send(WithId(ErrorResponse(started.status()), id));
   };
 }
 
@@ -77,9 +81,9 @@ Json ModelObject(const ModelCard::Card& card) {
 
 void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("POST", "/v1/chat/completions",
-              GenerationHandler(state, "ChatCompletions", &openai::ParseChatRequest));
+              GenerationHandler(state, "ChatCompletions", "chatcmpl", &openai::ParseChatRequest));
   router->Add("POST", "/v1/completions",
-              GenerationHandler(state, "Completions", &openai::ParseCompletionRequest));
+              GenerationHandler(state, "Completions", "cmpl", &openai::ParseCompletionRequest));
   router->Add("GET", "/v1/models",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
                 const auto log = state->Log(request, "ListModels");

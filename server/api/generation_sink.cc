@@ -42,7 +42,7 @@ class GenerationSink : public EventSink<v1::GenerateEvent> {
       responder_->Write(writer_->Failed(status));
       responder_->Finish();
     } else if (!status.ok()) {
-      responder_->Send(writer_->Error(status));
+      responder_->Send(WithId(writer_->Error(status), id_));
     } else if (stream_) {
       responder_->Finish();
     } else {
@@ -57,8 +57,7 @@ class GenerationSink : public EventSink<v1::GenerateEvent> {
     HttpResponse head;
     head.content_type = content_type;
     head.headers = headers_;
-    head.headers.emplace_back("x-request-id", id_);
-    return head;
+    return WithId(std::move(head), id_);
   }
 
   const std::unique_ptr<AnswerWriter> writer_;
@@ -78,6 +77,11 @@ std::shared_ptr<EventSink<v1::GenerateEvent>> MakeGenerationSink(std::unique_ptr
                                                                  std::shared_ptr<CallLog> log) {
   return std::make_shared<GenerationSink>(std::move(writer), stream, std::move(id), std::move(responder),
                                           std::move(log));
+}
+
+HttpResponse WithId(HttpResponse response, const std::string& id) {
+  response.headers.emplace_back("x-request-id", id);
+  return response;
 }
 
 std::string NewAnswerId(const char* prefix) {

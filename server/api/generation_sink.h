@@ -31,6 +31,9 @@ std::shared_ptr<EventSink<v1::GenerateEvent>> MakeGenerationSink(std::unique_ptr
                                                                  std::shared_ptr<HttpResponder> responder,
                                                                  std::shared_ptr<CallLog> log);
 
+/// With the header x-request-id.
+HttpResponse WithId(HttpResponse response, const std::string& id);
+
 /// "chatcmpl-5f2c...": of one answer.
 std::string NewAnswerId(const char* prefix);
 

@@ -31,6 +31,7 @@ using nlohmann::json;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 constexpr char kQuestion[] = R"({"messages": [{"role": "user", "content": "why?"}]})";
 constexpr char kStreamed[] = R"({"messages": [{"role": "user", "content": "why?"}], "stream": true})";
@@ -148,6 +149,11 @@ TEST_F(ApiTest, ErrorsBeforeTheFirstEventAreStatuses) {
     call.Finish(absl::InternalError("broken"), GenerateResult());
   });
   EXPECT_EQ(late->status, 500);
+  EXPECT_THAT(late->get_header_value("x-request-id"), StartsWith("chatcmpl-"));
+  EXPECT_THAT(full->get_header_value("x-request-id"), StartsWith("chatcmpl-"));
+  EXPECT_THAT(Post("/v1/completions", "{}")->get_header_value("x-request-id"), StartsWith("cmpl-"));
+  const auto cohere = Post("/v2/chat", "{}");
+  EXPECT_EQ(cohere->get_header_value("x-request-id"), json::parse(cohere->body)["id"]);
   EXPECT_EQ(json::parse(late->body)["error"]["message"], "broken");
 }
 
