@@ -1,6 +1,7 @@
 #include "server/http/byte_stream.h"
 
 #include <openssl/ssl.h>
+#include <poll.h>
 
 #include <boost/asio/ssl/stream.hpp>
 #include <optional>
@@ -35,6 +36,11 @@ ByteStream::~ByteStream() = default;
 
 tcp::socket& ByteStream::socket() { return impl_->socket; }
 bool ByteStream::is_tls() const { return impl_->tls.has_value(); }
+
+bool ByteStream::HungUp() {
+  pollfd polled{.fd = impl_->socket.native_handle(), .events = POLLRDHUP, .revents = 0};
+  return poll(&polled, 1, /*timeout=*/0) > 0;
+}
 
 void ByteStream::Handshake(Handler handler) {
   if (!impl_->tls.has_value()) return handler({}, 0);

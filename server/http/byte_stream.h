@@ -23,6 +23,8 @@ class ByteStream {
 
   tcp::socket& socket();
   bool is_tls() const;
+  /// Whether the client has closed the connection, or its sending half, though there may be bytes of it to read yet.
+  bool HungUp();
 
   /// Agrees with the client on keys; nothing to do in plain text. REQUIRES: before all else.
   void Handshake(Handler handler);

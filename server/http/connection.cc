@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kReadBytes = 16 << 10;  // at once, of bodies
 constexpr size_t kIdleReadBytes =
     2 << 10;  // of connections that may stay idle: this is what each of them costs
+constexpr absl::Duration kLookAfter =
+    absl::Seconds(1);  // between two looks whether a client is there of whom nothing is read
 constexpr absl::Duration kLingerTimeout =
     absl::Seconds(2);  // for a client to read the refusal of what it still sends
 
@@ -22,8 +24,8 @@ constexpr absl::Duration kLingerTimeout =
 
 void Connection::Read() {
   if (reading_ || state_ == State::kClosed) return;
-  // More than that of requests behind the one in work waits in the socket.
-  if (state_ == State::kAnswering && input_.size() >= kReadBytes) return;
+  // More than that of requests behind the one in work waits in the socket, which tells no more that the client goes.
+  if (state_ == State::kAnswering && input_.size() >= kReadBytes) return SetReadTimer(kLookAfter);
   reading_ = true;
   read_into_.resize(state_ == State::kIdle || state_ == State::kAnswering ? kIdleReadBytes : kReadBytes);
   stream_.Read(asio::buffer(read_into_), [self = shared_from_this()](const AsioError& error, size_t bytes) {
@@ -117,6 +119,10 @@ void Connection::OnHead() {
     return Refuse(501,
                   absl::StrCat("Transfer-Encoding is '", *coding, "'; implemented: one header, 'chunked'"));
   }
+  // Whoever stands before this server and knows HTTP/1.0 only takes the body for what comes behind it (RFC 9112, 6.1).
+  if (coding != nullptr && http_1_0_) {
+    return Refuse(400, "the request is of HTTP/1.0 and has a Transfer-Encoding; allowed: Content-Length");
+  }
   std::string_view target = parser_->target();
   if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it
     const size_t path = target.find('/', 7);
@@ -206,6 +212,7 @@ void Connection::OnReadTimeout() {
       return Refuse(408, absl::StrCat("the request did not arrive within ",
                                       absl::FormatDuration(core_->options.request_timeout)));
     case State::kAnswering:
+      return stream_.HungUp() ? CloseNow() : SetReadTimer(kLookAfter);
     case State::kClosed:
       return;
   }

@@ -41,6 +41,7 @@ Connection::~Connection() {
 
 void Connection::Start() {
   asio::post(stream_.socket().get_executor(), [self = shared_from_this()] {
+    if (self->state_ == State::kClosed) return;  // the server shuts down
     if (!self->stream_.is_tls()) return self->AwaitRequest();
     self->SetReadTimer(self->core_->options.request_timeout);
     self->stream_.Handshake([self](const AsioError& error, size_t) {

@@ -93,8 +93,9 @@ absl::string_view StatusName(int status) {
   }
 }
 
-std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close) {
+std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close, absl::Time now) {
   std::string head = absl::StrCat("HTTP/1.1 ", response.status, " ", StatusName(response.status), "\r\n");
+  AppendHeader(&head, "Date", absl::FormatTime("%a, %d %b %E4Y %H:%M:%S GMT", now, absl::UTCTimeZone()));
   AppendHeader(&head, "Content-Type", response.content_type);
   if (framing == BodyFraming::kLength)
     AppendHeader(&head, "Content-Length", absl::StrCat(response.body.size()));

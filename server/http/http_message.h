@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace kvblend::server {
 
@@ -44,8 +46,9 @@ enum class BodyFraming : uint8_t {
   kToClose,  // the connection ends with it, for HTTP/1.0
 };
 
-/// The status line and headers, the empty line included. Bytes that no header may hold are left out.
-std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close);
+/// The status line and headers, the empty line included, with the time as Date. Bytes that no header may hold are left out.
+std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close,
+                         absl::Time now = absl::Now());
 
 /// One chunk of a body in chunks; none for an empty `piece`.
 std::string Chunk(std::string_view piece);

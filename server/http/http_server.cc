@@ -71,6 +71,10 @@ class HttpServerImpl : public HttpServer {
   void Shutdown(absl::Time deadline) override {
     if (core_->stopped) return;
     Drain();
+    {
+      absl::MutexLock lock(&core_->mutex);
+      shutting_down_ = true;
+    }
     asio::post(strand_, [this] {
       AsioError ignored;
       acceptor_.close(ignored);
@@ -135,6 +139,7 @@ class HttpServerImpl : public HttpServer {
         std::make_shared<Connection>(core_, std::move(socket), tls_ == nullptr ? nullptr : tls_->Get());
     {
       absl::MutexLock lock(&core_->mutex);
+      if (shutting_down_) return;  // nobody would close it
       core_->connections[connection.get()] = connection;
     }
     connection->Start();
@@ -146,6 +151,7 @@ class HttpServerImpl : public HttpServer {
   asio::steady_timer pause_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
+  bool shutting_down_ ABSL_GUARDED_BY(core_->mutex) = false;
   std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;
 };

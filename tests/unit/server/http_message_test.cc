@@ -7,6 +7,14 @@
 namespace kvblend::server {
 namespace {
 
+TEST(ResponseHeadTest, HasTheTimeAsHttpWritesIt) {
+  HttpResponse response{.content_type = "text/plain", .body = "abc", .headers = {{"X-Odd", "a\r\nb"}}};
+  // The example of RFC 9110, 5.6.7.
+  EXPECT_EQ(ResponseHead(response, BodyFraming::kLength, /*close=*/true, absl::FromUnixSeconds(784111777)),
+            "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Type: text/plain\r\n"
+            "Content-Length: 3\r\nConnection: close\r\nX-Odd: ab\r\n\r\n");
+}
+
 TEST(QueryValueTest, ReadsWhatFormsWrite) {
   // Written by Python's urllib.parse.urlencode({"namespace": "a b+c&d=é", "page size": "%2B"}).
   const std::string query = "namespace=a+b%2Bc%26d%3D%C3%A9&page+size=%252B";

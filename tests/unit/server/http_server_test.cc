@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -177,9 +179,10 @@ std::string Post(const std::string& body, const std::string& more = "Connection:
 
 TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
   Start();
-  EXPECT_EQ(Exchange(Get("/things/a%2Fb/c?x=%20y")),
-            "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 12\r\n"
-            "Connection: close\r\nX-Odd: ab\r\n\r\na/b/c?x=%20y");
+  EXPECT_THAT(Exchange(Get("/things/a%2Fb/c?x=%20y")),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\nDate: "),
+                    EndsWith(" GMT\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 12\r\n"
+                             "Connection: close\r\nX-Odd: ab\r\n\r\na/b/c?x=%20y")));
   EXPECT_THAT(Exchange(Get("http://here/things/1")), EndsWith("\r\n\r\n1?"));
   EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
 }
@@ -277,6 +280,9 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
            "chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
        "501"},
       {Get("/stream", "Transfer-Encoding: identity\r\n"), "501"},
+      {"POST /echo HTTP/1.0\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+       "2\r\n{}\r\n0\r\n\r\n",
+       "400"},
       {"POST /echo HTTP/1.1\r\n" + host +
            "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
        "400"},
@@ -332,6 +338,27 @@ TEST_F(HttpServerTest, AnAnswerLearnsThatItsClientHasGone) {
   WaitUntilGone(2);
   another->OnGone([&told] { told.Notify(); });
   told.WaitForNotification();
+}
+
+TEST_F(HttpServerTest, AnAnswerLearnsThatAClientWithRequestsBehindItHasGone) {
+  Start();
+  RawClient client(server_->port());
+  client.Send(Get("/wait", ""));
+  const auto responder = NextWaiting();
+  // More than the server reads ahead.
+  for (int i = 0; i < 1000; ++i) client.Send(Get("/things/1", ""));
+  client.Close();
+  WaitUntilGone(1);
+}
+
+TEST_F(HttpServerTest, RequestsBehindALongAnswerAreAnsweredAllTheSame) {
+  Start();
+  RawClient client(server_->port());
+  std::string behind;
+  for (int i = 0; i < 1000; ++i) behind += Get("/things/1", "");
+  client.Send(Get("/wait", "") + behind + Get("/things/last"));
+  NextWaiting()->Send({.body = "at last", .headers = {}});
+  EXPECT_THAT(client.ReadToEnd(), AllOf(HasSubstr("at last"), EndsWith("last?")));
 }
 
 TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByBytes) {
@@ -415,6 +442,22 @@ TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
   responder->Send({.body = "done", .headers = {}});
   EXPECT_THAT(busy.ReadToEnd(), AllOf(HasSubstr("Connection: close\r\n"), EndsWith("done")));
   EXPECT_THAT(Exchange(Get("/things/1", "")), HasSubstr("Connection: close\r\n"));
+}
+
+TEST_F(HttpServerTest, ShutdownClosesWhatComesMeanwhile) {
+  for (int round = 0; round < 50; ++round) {
+    Start();
+    std::atomic<bool> done{false};
+    const int port = server_->port();
+    std::thread comer([&] {
+      while (!done) RawClient(port).ReadToEnd();
+    });
+    server_->Shutdown(absl::InfinitePast());
+    EXPECT_EQ(server_->num_connections(), 0);
+    done = true;
+    comer.join();
+    server_ = nullptr;
+  }
 }
 
 TEST_F(HttpServerTest, ShutdownClosesWhatIsNotAnswered) {
