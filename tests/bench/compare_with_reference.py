@@ -3,8 +3,11 @@
 
     kvblend bench --model models/SmolLM2-135M-Instruct.Q4_1.gguf --data musique_dev.json --n 8 --passages 5 \\
         --modes full,reuse,blend --policy query,hkvd --ratio 0.05,0.15 --anchored --isolated --measure kl,nll \\
-        --json rows.jsonl
+        --chunk-format bf16 --correction none --learn-correction off --json rows.jsonl
     tests/bench/compare_with_reference.py rows.jsonl
+
+The reference is of 2026-11-21. The score of `query` was changed on 2026-11-26 (docs/quality.md, "How tokens are scored"): builds since then
+recompute other tokens, so that their rows of `query` differ from the reference, most to the better, and may lie outside of the tolerance.
 
 Exit code 0 when every kl_mean lies within the tolerance of the reference and the policies come in the same order,
 1 otherwise. Rows that the reference does not have are left out.
