@@ -57,7 +57,7 @@ absl::Status CheckLogitBias(const std::map<int32_t, double>& logit_bias, int32_t
 
 absl::Status ValidateSampling(const SamplingOptions& options, int32_t vocab_size) {
   if (options.max_tokens < 1) {
-    return OutOfRange("max_tokens", absl::StrCat(options.max_tokens), "1 to the model's context length");
+    return OutOfRange("max_tokens", absl::StrCat(options.max_tokens), "a whole number from 1");
   }
   absl::Status status = CheckRange("temperature", options.temperature, 0, LowerBound::kIncluded, 10);
   status.Update(CheckRange("top_p", options.top_p, 0, LowerBound::kExcluded, 1));

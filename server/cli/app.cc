@@ -19,7 +19,7 @@ constexpr char kDescription[] =
 constexpr char kFooter[] =
     R"(Exit codes: 0 done, 1 error, 2 wrong usage or a refused value, 3 no such file or chunk,
 4 server unreachable, overloaded or too slow (try again), 5 done, but some of the input or of what is stored
-is damaged, 130 interrupted.
+is damaged, or answers differ that should not (bench serve --check-answers), 130 interrupted.
 Environment: KVBLEND_SERVER is the default of --server; KVBLEND_API_KEY is the key for a server that wants one; NO_COLOR switches colours off.
 
 Examples:

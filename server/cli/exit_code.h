@@ -11,7 +11,8 @@ enum ExitCode : int {
   kExitUsage = 2,        // a wrong flag, or a value that the engine refuses
   kExitNotFound = 3,     // no such file or chunk
   kExitUnavailable = 4,  // the server can't be reached, is full, or too slow for the deadline: try again
-  kExitDamaged = 5,      // the rest was done, but some of what was read is damaged or of no use
+  kExitDamaged =
+      5,  // the rest was done, but some of what was read is damaged or of no use, or answers differ
   kExitInterrupted = 130,
 };
 

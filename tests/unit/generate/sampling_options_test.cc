@@ -39,8 +39,7 @@ TEST(ValidateSamplingTest, DefaultsAndEdgesAreAllowed) {
 TEST(ValidateSamplingTest, MessagesNameFieldValueAndRange) {
   const double nan = std::nan("");
   const double inf = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(MessageOf([](auto& o) { o.max_tokens = 0; }),
-            "max_tokens is 0; allowed: 1 to the model's context length");
+  EXPECT_EQ(MessageOf([](auto& o) { o.max_tokens = 0; }), "max_tokens is 0; allowed: a whole number from 1");
   EXPECT_EQ(MessageOf([&](auto& o) { o.temperature = nan; }), "temperature is NaN; allowed: 0 to 10");
   EXPECT_EQ(MessageOf([&](auto& o) { o.temperature = inf; }), "temperature is inf; allowed: 0 to 10");
   EXPECT_EQ(MessageOf([](auto& o) { o.temperature = -0.5; }), "temperature is -0.5; allowed: 0 to 10");
