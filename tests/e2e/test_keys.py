@@ -11,7 +11,7 @@ import pytest
 
 from conftest import (BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, prompt_of, refused, run,
                       wait_until)
-from http_client import client_of
+from http_client import client_of, exchange, status_of
 
 
 def make_key(*flags):
@@ -49,6 +49,16 @@ def http(server, path, key=None, body=None, method=None):
             return response.status, json.loads(response.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())
+
+
+def test_a_key_behind_the_body_is_none(tenants):
+    head = (b"POST /v1/chunks/stat HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Type: application/json\r\n"
+            b"Transfer-Encoding: chunked\r\n")
+    body = json.dumps({"keys": ["0" * 64]}).encode()
+    chunks = f"\r\n{len(body):x}\r\n".encode() + body + b"\r\n0\r\n"
+    key = f"Authorization: Bearer {tenants.keys['red']}\r\n".encode()
+    for before, behind, expected in ((b"", key, 401), (key, b"", 200)):
+        assert status_of(exchange(tenants, head + before + chunks + behind + b"\r\n")) == expected
 
 
 def test_calls_need_a_key(v1, tenants):
