@@ -18,7 +18,7 @@ def python_blocks(page):
 def cli_examples():
     """The commands of README's section on the command line. Measuring and fitting take minutes and have their own tests."""
     section = (ROOT / "README.md").read_text().split("## From the command line")[1].split("##")[0]
-    commands = re.findall(r"^    (kvblend .*)$", section, re.MULTILINE)
+    commands = re.findall(r"^    (kvblend .*(?:\n      .*)*)", section, re.MULTILINE)
     assert len(commands) >= 5
     return [command for command in commands if not re.search(r" (bench|calibrate) ", command)]
 
@@ -57,8 +57,8 @@ def test_python_examples(v1, server, page):  # v1: generates the modules that th
 
 @pytest.mark.parametrize("command", cli_examples())
 def test_command_line_examples(server, tmp_path, command):
-    (tmp_path / "oslo.txt").write_text("Oslo is the capital of Norway.\n")
-    (tmp_path / "bergen.txt").write_text("Bergen is a city in Norway.\n")
+    (tmp_path / "oslo.txt").write_text("Oslo\nOslo is the capital of Norway.\n\n")
+    (tmp_path / "bergen.txt").write_text("Bergen\nBergen is a city in Norway.\n\n")
     (tmp_path / "request.json").write_text(json.dumps({
         "prompt": {"chunks": ["Oslo is the capital of Norway.\n"], "question": "What is the capital of Norway?"},
         "sampling": {"max_tokens": 8}}))
