@@ -49,6 +49,7 @@ class StreamSink : public EventSink<Event> {
     stream_->Push(ToByteBuffer(event));
   }
   void OnDone(const absl::Status& status) override { stream_->Close(status); }
+  void KeepUntilSent(std::shared_ptr<void> kept) override { stream_->KeepUntilSent(std::move(kept)); }
 
  private:
   const std::shared_ptr<EventStream> stream_;
@@ -60,8 +61,9 @@ class StreamSink : public EventSink<Event> {
 class CallHandler {
  public:
   /// `threads` and `service` must outlive this object.
-  CallHandler(const ServiceContext& services, ServerThreads* threads, const char* service)
-      : services_(services), threads_(*threads), service_(service) {}
+  CallHandler(const ServiceContext& services, ServerThreads* threads, std::shared_ptr<OpenStreams> streams,
+              const char* service)
+      : services_(services), threads_(*threads), streams_(std::move(streams)), service_(service) {}
 
   template <typename Request, typename Event>
   ByteWriteReactor* Stream(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
@@ -74,8 +76,8 @@ class CallHandler {
     const CallerContext caller{
         .client = PeerHost(peer), .deadline = DeadlineOf(*context), .trace = log->trace()};
     const auto stream = std::make_shared<EventStream>(
-        services_.max_unsent_bytes, caller.deadline, [log](const absl::Status& status) { log->End(status); });
-    ByteWriteReactor* reactor = EventStream::MakeReactor(stream);
+        streams_, caller.deadline, [log](const absl::Status& status) { log->End(status); });
+    ByteWriteReactor* reactor = EventStream::MakeReactor(stream, context);
     // The context is there until the call is finished, which is after Close.
     const auto refuse = [context, stream](const absl::Status& status) {
       if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
@@ -152,6 +154,7 @@ class CallHandler {
 
   const ServiceContext services_;
   ServerThreads& threads_;
+  const std::shared_ptr<OpenStreams> streams_;
   const char* const service_;
 };
 

@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "grpc/grpc.h"
 #include "server/grpc/status.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::server {
 
@@ -14,31 +16,62 @@ namespace {
 // arrives when ours has about this much left, at most.
 constexpr absl::Duration kDeadlineSlack = absl::Milliseconds(250);
 
+absl::Status TooSlow(const std::string& why) {
+  return absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: ", why));
+}
+
 class Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public MessageSender {
  public:
-  explicit Reactor(std::shared_ptr<EventStream> stream) : stream_(std::move(stream)) {}
+  Reactor(std::shared_ptr<EventStream> stream, grpc::CallbackServerContext* context)
+      : stream_(std::move(stream)), call_(context->c_call()) {}
 
   void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
   void FinishCall(grpc::Status status) override { Finish(std::move(status)); }
+  CancelCall NewCancelCall() override {
+    grpc_call_ref(call_);
+    const std::shared_ptr<grpc_call> call(call_, &grpc_call_unref);
+    // Not with the context's TryCancel, which can't tell the client why.
+    return [call](const absl::Status& status) {
+      grpc_call_cancel_with_status(call.get(), static_cast<grpc_status_code>(status.code()),
+                                   std::string(status.message()).c_str(), nullptr);
+    };
+  }
 
   void OnWriteDone(bool ok) override { stream_->OnSent(ok); }
   void OnCancel() override { stream_->OnCancel(); }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    stream_->OnDone();
+    delete this;
+  }
 
  private:
   const std::shared_ptr<EventStream> stream_;
+  grpc_call* const call_;
 };
 
 }  // namespace
 
-EventStream::EventStream(size_t max_unsent_bytes, absl::Time deadline,
+EventStream::EventStream(std::shared_ptr<OpenStreams> streams, absl::Time deadline,
                          std::function<void(const absl::Status&)> on_closed)
-    : max_unsent_bytes_(max_unsent_bytes), deadline_(deadline), on_closed_(std::move(on_closed)) {}
+    : streams_(std::move(streams)), deadline_(deadline), on_closed_(std::move(on_closed)) {}
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream) {
-  auto* reactor = new Reactor(stream);
+EventStream::~EventStream() {
+  streams_->Remove(this);
+  absl::MutexLock lock(&mutex_);
+  DropUnsent();
+  streams_->Went(sending_bytes_);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream,
+                                                                     grpc::CallbackServerContext* context) {
+  auto* reactor = new Reactor(stream, context);
   stream->Attach(reactor);
   return reactor;
+}
+
+void EventStream::Attach(MessageSender* sender) {
+  sender_ = sender;
+  streams_->Add(this, weak_from_this());
 }
 
 bool EventStream::gone() const {
@@ -50,34 +83,79 @@ void EventStream::SetHandle(std::shared_ptr<RequestHandle> handle) {
   {
     absl::MutexLock lock(&mutex_);
     if (!closing_) handle_ = handle;
-    if (!cancelled_ && !too_slow_) return;
+    if (!cancelled_ && too_slow_.empty()) return;
   }
   handle->Cancel();
 }
 
+void EventStream::KeepUntilSent(std::shared_ptr<void> kept) {
+  absl::MutexLock lock(&mutex_);
+  kept_ = std::move(kept);
+}
+
 void EventStream::Push(grpc::ByteBuffer message) {
-  bool cancel = false;
+  const size_t bytes = message.Length();
+  bool cancel = false, too_many = false;
   {
     absl::MutexLock lock(&mutex_);
     if (broken_) return;
-    unsent_bytes_ += message.Length();
+    too_many = streams_->Came(bytes);
+    unsent_bytes_ += bytes;
     unsent_.push_back(std::move(message));
-    if (unsent_bytes_ > max_unsent_bytes_) {
-      broken_ = too_slow_ = cancel = true;
-      unsent_.clear();
+    if (unsent_bytes_ > streams_->max_unsent_bytes_of_one()) {
+      broken_ = cancel = true;
+      too_slow_ = absl::StrCat("more than ", streams_->max_unsent_bytes_of_one(),
+                               " bytes of the answer were waiting to be sent");
+      DropUnsent();
     }
   }
-  if (cancel) CancelRequest();
+  if (cancel) {
+    CancelRequest();
+  } else if (too_many) {
+    streams_->EndLargest();
+  }
   Advance();
+}
+
+void EventStream::DropUnsent() {
+  streams_->Went(unsent_bytes_);
+  unsent_bytes_ = 0;
+  unsent_.clear();
+}
+
+size_t EventStream::UnsentBytes() const {
+  absl::MutexLock lock(&mutex_);
+  return given_up_ ? 0 : unsent_bytes_ + sending_bytes_;
+}
+
+absl::Time EventStream::SendingSince() const {
+  absl::MutexLock lock(&mutex_);
+  return busy_ && !given_up_ ? busy_since_ : absl::InfiniteFuture();
+}
+
+void EventStream::EndAsTooSlow(const std::string& why) {
+  MessageSender::CancelCall cancel_call;
+  const absl::Status status = TooSlow(why);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (done_ || given_up_) return;
+    given_up_ = broken_ = true;
+    if (too_slow_.empty()) too_slow_ = why;
+    DropUnsent();
+    cancel_call = sender_->NewCancelCall();
+    // Then the log has the call as it was for the engine.
+    if (closing_)
+      spdlog::warn("a gRPC call was ended while its answer was sent: {}", std::string(status.message()));
+  }
+  CancelRequest();
+  cancel_call(status);
 }
 
 void EventStream::Close(absl::Status status) {
   {
     absl::MutexLock lock(&mutex_);
-    if (too_slow_) {
-      status = absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: more than ",
-                                                         max_unsent_bytes_,
-                                                         " bytes of the answer were waiting to be sent"));
+    if (!too_slow_.empty()) {
+      status = TooSlow(too_slow_);
     } else if (absl::IsCancelled(status) && absl::Now() >= deadline_ - kDeadlineSlack) {
       status = absl::DeadlineExceededError("the call's deadline has passed");
     }
@@ -99,9 +177,11 @@ void EventStream::OnSent(bool ok) {
     absl::MutexLock lock(&mutex_);
     busy_ = false;
     sending_.Clear();
+    streams_->Went(sending_bytes_);
+    sending_bytes_ = 0;
     if (!ok) {
       broken_ = true;
-      unsent_.clear();
+      DropUnsent();
     }
   }
   Advance();
@@ -111,10 +191,15 @@ void EventStream::OnCancel() {
   {
     absl::MutexLock lock(&mutex_);
     cancelled_ = broken_ = true;
-    unsent_.clear();
+    DropUnsent();
   }
   CancelRequest();
   Advance();
+}
+
+void EventStream::OnDone() {
+  absl::MutexLock lock(&mutex_);
+  done_ = true;
 }
 
 void EventStream::CancelRequest() {
@@ -129,22 +214,27 @@ void EventStream::CancelRequest() {
 void EventStream::Advance() {
   bool finish = false;
   absl::Status status;
+  std::shared_ptr<void> kept;
   {
     absl::MutexLock lock(&mutex_);
     finish = unsent_.empty();
     if (busy_ || (finish && !closed_)) return;
     busy_ = true;
+    busy_since_ = absl::Now();
     if (!finish) {
       sending_ = std::move(unsent_.front());
       unsent_.pop_front();
-      unsent_bytes_ -= sending_.Length();
+      sending_bytes_ = sending_.Length();
+      unsent_bytes_ -= sending_bytes_;
     } else {
       status = status_;
+      kept = std::move(kept_);
     }
   }
   // busy_ makes this thread the only one here, until gRPC reports that the operation is done; after Finish,
   // for good.
   if (finish) {
+    kept = nullptr;
     sender_->FinishCall(ToGrpcStatus(status));
   } else {
     sender_->Send(&sending_);

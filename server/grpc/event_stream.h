@@ -11,21 +11,27 @@
 // Every stream is closed exactly once by whoever feeds it: by the sink's OnDone, or by the service when
 // the engine refused the request. A cancelled call is no exception: it is passed on to the engine, whose
 // OnDone then closes the stream.
+//
+// A client that does not read leaves an operation of gRPC's under way for ever: what the call still has to say can't be said
+// either. So who is too slow for the limits of OpenStreams has its call cancelled from this side.
 #pragma once
 
 #include <cstddef>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "engine/api/engine.h"
+#include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
 #include "grpcpp/support/status.h"
+#include "server/grpc/open_streams.h"
 
 namespace kvblend::server {
 
@@ -37,21 +43,28 @@ class MessageSender {
   /// `message` stays as it is until OnSent.
   virtual void Send(const grpc::ByteBuffer* message) = 0;
   virtual void FinishCall(grpc::Status status) = 0;
+
+  /// Ends the call at once, whatever is under way; may be called after the call's end too. The operation under way is then answered
+  /// as not ok.
+  using CancelCall = std::function<void(const absl::Status& status)>;
+  virtual CancelCall NewCancelCall() = 0;
 };
 
 /// Thread-safe.
-class EventStream {
+class EventStream : public std::enable_shared_from_this<EventStream> {
  public:
   /// `on_closed` is called once with the call's status, before the call is finished; from any thread. A call
   /// that is cancelled close to its `deadline` was cancelled by it: it is closed with DEADLINE_EXCEEDED, as
   /// the client sees.
-  EventStream(size_t max_unsent_bytes, absl::Time deadline,
+  EventStream(std::shared_ptr<OpenStreams> streams, absl::Time deadline,
               std::function<void(const absl::Status&)> on_closed);
+  ~EventStream();
 
   /// The reactor for gRPC; to be called once, before anything is pushed. It keeps this stream alive.
-  static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream);
-  /// The same with another sender, which must live until FinishCall.
-  void Attach(MessageSender* sender) { sender_ = sender; }
+  static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream,
+                                                                 grpc::CallbackServerContext* context);
+  /// The same with another sender, which must live until OnDone.
+  void Attach(MessageSender* sender);
 
   // --- for the sender
 
@@ -59,6 +72,17 @@ class EventStream {
   void OnSent(bool ok);
   /// The client has gone, or the deadline has passed.
   void OnCancel();
+  /// The sender is about to go; nothing is called afterwards.
+  void OnDone();
+
+  // --- for OpenStreams
+
+  /// Of what waits or is being sent; 0: the call was given up.
+  size_t UnsentBytes() const;
+  /// When the operation under way began; InfiniteFuture: there is none, or the call was given up.
+  absl::Time SendingSince() const;
+  /// Cancels the request, and ends the call at once, with RESOURCE_EXHAUSTED saying `why`.
+  void EndAsTooSlow(const std::string& why);
 
   // --- for the call and its sink
 
@@ -68,8 +92,11 @@ class EventStream {
   /// What to cancel when the client goes away. If it has already gone, `handle` is cancelled at once.
   void SetHandle(std::shared_ptr<RequestHandle> handle);
 
-  /// Queues one message. When the client reads so slowly that more than max_unsent_bytes wait, the request is
-  /// cancelled and the call will end with RESOURCE_EXHAUSTED.
+  /// Drops `kept` before the call is finished.
+  void KeepUntilSent(std::shared_ptr<void> kept);
+
+  /// Queues one message. When the client reads so slowly that more wait than one stream may have, the request is cancelled and
+  /// the call will end with RESOURCE_EXHAUSTED.
   void Push(grpc::ByteBuffer message);
 
   /// Ends the call after all that was pushed. After it neither Push nor Close may be called.
@@ -81,7 +108,10 @@ class EventStream {
   void Advance();
   void CancelRequest();
 
-  const size_t max_unsent_bytes_;
+  /// What waits will not be sent.
+  void DropUnsent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::shared_ptr<OpenStreams> streams_;
   const absl::Time deadline_;
   const std::function<void(const absl::Status&)> on_closed_;
   MessageSender* sender_ = nullptr;
@@ -89,15 +119,20 @@ class EventStream {
   mutable absl::Mutex mutex_;
   std::deque<grpc::ByteBuffer> unsent_ ABSL_GUARDED_BY(mutex_);
   size_t unsent_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  grpc::ByteBuffer sending_;                       // the sender reads it until OnSent
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;      // an operation is under way
-  bool broken_ ABSL_GUARDED_BY(mutex_) = false;    // nothing can or should be sent any more
-  bool too_slow_ ABSL_GUARDED_BY(mutex_) = false;  // the reason for that is the client's reading
+  grpc::ByteBuffer sending_;                          // the sender reads it until OnSent
+  size_t sending_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of it
+  bool busy_ ABSL_GUARDED_BY(mutex_) = false;         // an operation is under way
+  absl::Time busy_since_ ABSL_GUARDED_BY(mutex_);     // meaningless while none is
+  bool broken_ ABSL_GUARDED_BY(mutex_) = false;       // nothing can or should be sent any more
+  std::string too_slow_ ABSL_GUARDED_BY(mutex_);   // not empty: the client's reading is the reason for that
+  bool given_up_ ABSL_GUARDED_BY(mutex_) = false;  // the call was cancelled from this side
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;   // the request is over
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;    // and on_closed_ knows
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;  // sender_ has gone
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<RequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<void> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvblend::server

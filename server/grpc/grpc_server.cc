@@ -62,8 +62,12 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const GrpcCertificates* cer
 
 class GrpcServerImpl : public GrpcServer {
  public:
-  GrpcServerImpl(const ServiceContext& context, const CallThreads::Limits& thread_limits)
-      : threads_(thread_limits), services_(MakeServices(context, &threads_)) {}
+  GrpcServerImpl(const ServiceContext& context, const CallThreads::Limits& thread_limits,
+                 const OpenStreams::Limits& stream_limits)
+      : threads_(thread_limits),
+        streams_(std::make_shared<OpenStreams>(stream_limits)),
+        services_(MakeServices(context, &threads_, streams_)),
+        watch_(streams_) {}
 
   ~GrpcServerImpl() override {
     if (server_ != nullptr) Shutdown(absl::Now());
@@ -129,9 +133,11 @@ class GrpcServerImpl : public GrpcServer {
 
  private:
   ServerThreads threads_;
+  const std::shared_ptr<OpenStreams> streams_;
   // Both must outlive server_.
   const std::vector<std::shared_ptr<grpc::Service>> services_;
   std::unique_ptr<GrpcCertificates> certificates_;
+  StuckStreamsWatch watch_;
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::unique_ptr<Listener> listener_;  // last: its thread uses the others
@@ -161,7 +167,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const GrpcServerOp
   ConfigureLibraries();
   CallThreads::Limits thread_limits;
   thread_limits.max_waiting_bytes = static_cast<size_t>(std::max(kMemoryBytes, options.max_message_bytes));
-  auto server = std::make_unique<GrpcServerImpl>(context, thread_limits);
+  const OpenStreams::Limits stream_limits = {
+      .max_unsent_bytes = static_cast<size_t>(options.limits.max_unsent_bytes),
+      .write_timeout = options.limits.write_timeout};
+  auto server = std::make_unique<GrpcServerImpl>(context, thread_limits, stream_limits);
   if (absl::Status status = server->Start(options); !status.ok()) return status;
   return server;
 }

@@ -18,8 +18,9 @@ using InferenceBase = v1::Inference::WithRawCallbackMethod_Generate<
 
 class InferenceService : public InferenceBase {
  public:
-  explicit InferenceService(const ServiceContext& context, ServerThreads* threads)
-      : handler_(context, threads, "Inference") {}
+  InferenceService(const ServiceContext& context, ServerThreads* threads,
+                   const std::shared_ptr<OpenStreams>& streams)
+      : handler_(context, threads, streams, "Inference") {}
 
   ByteWriteReactor* Generate(Context* context, const Bytes* bytes) override {
     return handler_.Stream(context, bytes, "Generate", &Calls::Generate);
@@ -39,8 +40,9 @@ using ChunksBase = v1::Chunks::WithRawCallbackMethod_Put<v1::Chunks::WithRawCall
 
 class ChunksService : public ChunksBase {
  public:
-  explicit ChunksService(const ServiceContext& context, ServerThreads* threads)
-      : handler_(context, threads, "Chunks") {}
+  ChunksService(const ServiceContext& context, ServerThreads* threads,
+                const std::shared_ptr<OpenStreams>& streams)
+      : handler_(context, threads, streams, "Chunks") {}
 
   ByteWriteReactor* Put(Context* context, const Bytes* bytes) override {
     return handler_.Stream(context, bytes, "Put", &Calls::Put);
@@ -73,8 +75,9 @@ using AdminBase = v1::Admin::WithRawCallbackMethod_GetInfo<
 
 class AdminService : public AdminBase {
  public:
-  explicit AdminService(const ServiceContext& context, ServerThreads* threads)
-      : handler_(context, threads, "Admin") {}
+  AdminService(const ServiceContext& context, ServerThreads* threads,
+               const std::shared_ptr<OpenStreams>& streams)
+      : handler_(context, threads, streams, "Admin") {}
 
   Unary* GetInfo(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "GetInfo", &Calls::GetInfo);
@@ -90,10 +93,11 @@ class AdminService : public AdminBase {
 }  // namespace
 
 std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context,
-                                                         ServerThreads* threads) {
-  return {std::make_shared<InferenceService>(context, threads),
-          std::make_shared<ChunksService>(context, threads),
-          std::make_shared<AdminService>(context, threads)};
+                                                         ServerThreads* threads,
+                                                         const std::shared_ptr<OpenStreams>& streams) {
+  return {std::make_shared<InferenceService>(context, threads, streams),
+          std::make_shared<ChunksService>(context, threads, streams),
+          std::make_shared<AdminService>(context, threads, streams)};
 }
 
 }  // namespace kvblend::server

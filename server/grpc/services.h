@@ -1,13 +1,13 @@
 // The gRPC services, as the server assembles them. No gRPC header here: they compile slowly.
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <vector>
 
 #include "server/calls/access.h"
 #include "server/calls/calls.h"
 #include "server/grpc/call_threads.h"
+#include "server/grpc/open_streams.h"
 #include "server/metrics/metrics.h"
 #include "server/trace/tracer.h"
 
@@ -22,12 +22,12 @@ struct ServiceContext {
   Calls* calls = nullptr;
   Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
-  Tracer* tracer = nullptr;             // null: no timelines are kept
-  size_t max_unsent_bytes = 256 << 20;  // of one stream; see EventStream
+  Tracer* tracer = nullptr;  // null: no timelines are kept
 };
 
 /// Inference, Chunks and Admin of kvblend.v1. `threads` must outlive them, and be stopped before they are destroyed.
 std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context,
-                                                         ServerThreads* threads);
+                                                         ServerThreads* threads,
+                                                         const std::shared_ptr<OpenStreams>& streams);
 
 }  // namespace kvblend::server

@@ -37,10 +37,10 @@ class ServerFixture : public ::testing::Test {
     ServiceContext context;
     context.calls = &calls_;
     context.metrics = &metrics_;
-    context.max_unsent_bytes = kMaxUnsentBytes;
     GrpcServerOptions options;
     options.address = address;
     options.max_message_bytes = kMaxMessageBytes;
+    options.limits.max_unsent_bytes = 2 * kMaxUnsentBytes;
     auto server = GrpcServer::Start(options, context);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

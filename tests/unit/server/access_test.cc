@@ -215,53 +215,6 @@ TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
   }
 }
 
-TEST_F(AccessTest, WhatTakesLongTakesAPlace) {
-  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .concurrent_requests = 1};
-  const auto calls = MakeTenantCalls(&calls_, tenant, std::make_shared<Quota>(tenant));
-  v1::SplitDocumentRequest split;
-  split.set_text("text");
-  split.set_chunk_tokens(2);
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls->Split(split).ok()) << "one after the other";
-  ASSERT_TRUE(calls->Generate(Question(), {}, std::make_shared<Recorder>()).ok());
-  const std::string limit = "1 requests at once";
-  EXPECT_THAT(std::string(calls->Split(split).status().message()), HasSubstr(limit));
-  EXPECT_THAT(std::string(calls->Prefetch({}).status().message()), HasSubstr(limit));
-  EXPECT_THAT(std::string(calls->Pin({}).status().message()), HasSubstr(limit));
-  EXPECT_TRUE(calls->List({}).ok());
-  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
-  EXPECT_TRUE(calls->Split(split).ok());
-  EXPECT_TRUE(calls->Prefetch({}).ok());
-  EXPECT_TRUE(calls->Pin({}).ok());
-}
-
-// Its events wait for a reader after the last of them.
-class KeepingRecorder : public Recorder {
- public:
-  void KeepUntilSent(std::shared_ptr<void> kept) override { kept_ = std::move(kept); }
-  void Sent() { kept_ = nullptr; }
-
- private:
-  std::shared_ptr<void> kept_;
-};
-
-TEST_F(AccessTest, ACallHasItsPlaceUntilItsEventsAreSent) {
-  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .concurrent_requests = 1};
-  const auto calls = MakeTenantCalls(&calls_, tenant, std::make_shared<Quota>(tenant));
-  const auto slow = std::make_shared<KeepingRecorder>();
-  ASSERT_TRUE(calls->Generate(Question(), {}, slow).ok());
-  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
-  ASSERT_TRUE(slow->done.ok());
-  EXPECT_THAT(std::string(calls->Generate(Question(), {}, slow).status().message()),
-              HasSubstr("1 requests at once"));
-  slow->Sent();
-  EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
-  slow->Sent();  // which is before the end only for clients that have gone
-  EXPECT_FALSE(calls->Generate(Question(), {}, slow).ok());
-  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
-  EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
-  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
-}
-
 TEST_F(AccessTest, RequestsThatBeginTogetherDoNotAllFindTheLimitUnused) {
   const Tenant tenant = {.name = "t", .chunk_namespace = "a", .computed_tokens_per_minute = 10'000};
   const auto quota = std::make_shared<Quota>(tenant);

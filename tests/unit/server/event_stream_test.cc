@@ -44,20 +44,26 @@ class ManualSender : public MessageSender {
  public:
   void Send(const grpc::ByteBuffer* message) override { sent.push_back(Text(*message)); }
   void FinishCall(grpc::Status status) override { finished.push_back(std::move(status)); }
+  CancelCall NewCancelCall() override {
+    return [this](const absl::Status& status) { cancelled.push_back(status); };
+  }
   std::vector<std::string> sent;
   std::vector<grpc::Status> finished;
+  std::vector<absl::Status> cancelled;
 };
 
 class EventStreamTest : public ::testing::Test {
  protected:
   std::shared_ptr<EventStream> NewStream(absl::Time deadline = absl::InfiniteFuture()) {
     auto stream = std::make_shared<EventStream>(
-        /*max_unsent_bytes=*/10, deadline,
-        [this](const absl::Status& status) { closed_.push_back(status.code()); });
+        streams_, deadline, [this](const absl::Status& status) { closed_.push_back(status.code()); });
     stream->Attach(&sender_);
     return stream;
   }
 
+  // A single one may have 10 bytes waiting.
+  const std::shared_ptr<OpenStreams> streams_ = std::make_shared<OpenStreams>(
+      OpenStreams::Limits{.max_unsent_bytes = 20, .write_timeout = absl::Minutes(1)});
   ManualSender sender_;
   std::vector<absl::StatusCode> closed_;
 };
@@ -80,10 +86,11 @@ TEST_F(EventStreamTest, SendsOneAtATimeAndFinishesLast) {
 TEST_F(EventStreamTest, WhoIsToldOfTheEndIsToldBeforeTheCallIsFinished) {
   EventStream* sending = nullptr;
   size_t finished = 1;
-  const auto stream = std::make_shared<EventStream>(10, absl::InfiniteFuture(), [&](const absl::Status&) {
-    sending->OnSent(true);  // as another thread may say at this moment
-    finished = sender_.finished.size();
-  });
+  const auto stream =
+      std::make_shared<EventStream>(streams_, absl::InfiniteFuture(), [&](const absl::Status&) {
+        sending->OnSent(true);  // as another thread may say at this moment
+        finished = sender_.finished.size();
+      });
   sending = stream.get();
   stream->Attach(&sender_);
   stream->Push(Message("a"));
@@ -146,6 +153,80 @@ TEST_F(EventStreamTest, TooMuchUnsentEndsTheCall) {
   EXPECT_THAT(closed_, ElementsAre(absl::StatusCode::kResourceExhausted));
 }
 
+TEST_F(EventStreamTest, AClientThatDoesNotReadLosesItsCall) {
+  const auto stream = NewStream();
+  const auto handle = std::make_shared<CountingHandle>();
+  stream->SetHandle(handle);
+  streams_->EndStuck(absl::Now() + absl::Hours(1));  // nothing is to be read
+  stream->Push(Message("12345"));
+  stream->Push(Message("678"));
+  EXPECT_EQ(streams_->unsent_bytes(), 8u);
+  streams_->EndStuck(absl::Now());
+  EXPECT_THAT(sender_.cancelled, IsEmpty());
+  for (int i = 0; i < 2; ++i) streams_->EndStuck(absl::Now() + absl::Minutes(2));
+  ASSERT_EQ(sender_.cancelled.size(), 1u);
+  EXPECT_THAT(std::string(sender_.cancelled[0].message()), HasSubstr("not taken for 1m"));
+  EXPECT_EQ(handle->cancels, 1);
+  stream->OnSent(false);
+  stream->OnCancel();
+  EXPECT_EQ(streams_->unsent_bytes(), 0u);
+  stream->Close(absl::CancelledError(""));
+  EXPECT_THAT(closed_, ElementsAre(absl::StatusCode::kResourceExhausted));
+  EXPECT_EQ(sender_.finished.size(), 1u);
+  stream->OnDone();
+  streams_->EndStuck(absl::Now() + absl::Hours(1));
+  EXPECT_EQ(sender_.cancelled.size(), 1u);
+}
+
+TEST_F(EventStreamTest, SoDoesOneThatDoesNotReadTheEnd) {
+  const auto stream = NewStream();
+  stream->Close(absl::OkStatus());
+  ASSERT_EQ(sender_.finished.size(), 1u);
+  streams_->EndStuck(absl::Now() + absl::Minutes(2));
+  EXPECT_EQ(sender_.cancelled.size(), 1u);
+  stream->OnDone();
+}
+
+TEST_F(EventStreamTest, OfManySlowReadersTheOneWithMostIsEnded) {
+  ManualSender senders[3];
+  std::shared_ptr<EventStream> streams[3];
+  for (int i = 0; i < 3; ++i) {
+    streams[i] = NewStream();
+    streams[i]->Attach(&senders[i]);
+    streams[i]->Push(Message("1234"));
+  }
+  streams[1]->Push(Message("56789"));
+  EXPECT_EQ(streams_->unsent_bytes(), 17u);
+  streams[0]->Push(Message("567"));
+  EXPECT_THAT(senders[1].cancelled, IsEmpty());
+  streams[2]->Push(Message("5"));
+  ASSERT_EQ(senders[1].cancelled.size(), 1u);
+  EXPECT_THAT(std::string(senders[1].cancelled[0].message()),
+              HasSubstr("9 bytes of the answer were waiting"));
+  EXPECT_EQ(streams_->unsent_bytes(), 16u) << "what is being sent is given up by its sender";
+  streams[1]->OnSent(false);
+  EXPECT_EQ(streams_->unsent_bytes(), 12u);
+  streams[2]->Push(Message("678"));
+  EXPECT_THAT(senders[0].cancelled, IsEmpty());
+  EXPECT_THAT(senders[2].cancelled, IsEmpty());
+  for (std::shared_ptr<EventStream>& stream : streams) stream = nullptr;
+  EXPECT_EQ(streams_->unsent_bytes(), 0u);
+}
+
+TEST_F(EventStreamTest, WhatIsKeptIsDroppedWhenAllIsSentAndBeforeTheClientIsToldOfTheEnd) {
+  const auto stream = NewStream();
+  size_t finished = 1;
+  stream->KeepUntilSent(std::shared_ptr<void>(&finished, [&](void*) { finished = sender_.finished.size(); }));
+  stream->Push(Message("a"));
+  stream->Push(Message("b"));
+  stream->Close(absl::OkStatus());
+  stream->OnSent(true);
+  EXPECT_EQ(finished, 1u);
+  stream->OnSent(true);
+  EXPECT_EQ(finished, 0u);
+  EXPECT_EQ(sender_.finished.size(), 1u);
+}
+
 TEST_F(EventStreamTest, CancelledByTheDeadlineReadsDeadlineExceeded) {
   const auto close = [this](absl::Time deadline) {
     NewStream(deadline)->Close(absl::CancelledError(""));
@@ -176,6 +257,10 @@ class ThreadedSender : public MessageSender {
     absl::MutexLock lock(&mutex_);
     ++operations_;
     finished_ = true;
+  }
+
+  CancelCall NewCancelCall() override {
+    return [](const absl::Status&) {};
   }
 
   std::vector<std::string> texts() {
@@ -219,8 +304,9 @@ TEST(EventStreamThreadsTest, EndsOnceWhateverTheInterleaving) {
     const auto handle = std::make_shared<CountingHandle>();
     std::vector<std::string> texts;
     {
-      auto stream = std::make_shared<EventStream>(1 << 20, absl::InfiniteFuture(),
-                                                  [&closed](const absl::Status&) { ++closed; });
+      auto stream =
+          std::make_shared<EventStream>(std::make_shared<OpenStreams>(OpenStreams::Limits()),
+                                        absl::InfiniteFuture(), [&closed](const absl::Status&) { ++closed; });
       ThreadedSender sender(stream, random() % 40);
       std::thread engine([stream] {
         for (int i = 0; i < 20; ++i) stream->Push(Message(std::to_string(i)));

@@ -1,14 +1,21 @@
 #include "server/access/quota.h"
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/access/tenant_calls.h"
+#include "server/calls/engine_calls.h"
+#include "server/calls/engine_slot.h"
+#include "tests/support/fake_engine.h"
 
 namespace kvblend::server {
 namespace {
@@ -195,7 +202,7 @@ TEST(QuotaTest, WhatIsUsedAndRefusedIsCounted) {
   ASSERT_TRUE(quota.BeginComputing(5, now, &first).ok());
   EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // at once
   quota.AddComputedTokens(100, 5, &first);
-  quota.EndComputing(&first);
+  quota.End(&first);
   EXPECT_FALSE(quota.TakeRequest(now).ok());                 // tokens
   EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // tokens
   ASSERT_TRUE(quota.TakeRequest(now + absl::Minutes(1)).ok());
@@ -207,6 +214,76 @@ TEST(QuotaTest, WhatIsUsedAndRefusedIsCounted) {
   EXPECT_EQ(use.refused_for_requests, 1);
   EXPECT_EQ(use.refused_for_computed_tokens, 2);
   EXPECT_EQ(use.refused_for_concurrent, 1);
+}
+
+// Its events wait for a reader after the last of them, if the test says so.
+class KeptSink : public EventSink<v1::GenerateEvent> {
+ public:
+  explicit KeptSink(bool keeps = false) : keeps_(keeps) {}
+  void OnEvent(const v1::GenerateEvent&) override {}
+  void OnDone(const absl::Status& status) override { done = status; }
+  void KeepUntilSent(std::shared_ptr<void> kept) override {
+    if (keeps_) kept_ = std::move(kept);
+  }
+  void Sent() { kept_ = nullptr; }
+  absl::Status done = absl::UnknownError("not done");
+
+ private:
+  const bool keeps_;
+  std::shared_ptr<void> kept_;
+};
+
+class PlacesTest : public ::testing::Test {
+ protected:
+  PlacesTest() { slot_.Serve(&engine_); }
+  static v1::GenerateRequest Question() {
+    v1::GenerateRequest request;
+    request.mutable_prompt()->set_question("why?");
+    return request;
+  }
+
+  EngineSlot slot_;
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  kvblend::testing::FakeEngine engine_;
+};
+
+TEST_F(PlacesTest, WhatTakesLongTakesAPlace) {
+  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .concurrent_requests = 1};
+  const auto calls = MakeTenantCalls(&calls_, tenant, std::make_shared<Quota>(tenant));
+  v1::SplitDocumentRequest split;
+  split.set_text("text");
+  split.set_chunk_tokens(2);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls->Split(split).ok()) << "one after the other";
+  ASSERT_TRUE(calls->Generate(Question(), {}, std::make_shared<KeptSink>()).ok());
+  const std::string limit = "1 requests at once";
+  EXPECT_THAT(std::string(calls->Split(split).status().message()), HasSubstr(limit));
+  EXPECT_THAT(std::string(calls->Prefetch({}).status().message()), HasSubstr(limit));
+  EXPECT_THAT(std::string(calls->Pin({}).status().message()), HasSubstr(limit));
+  EXPECT_TRUE(calls->List({}).ok());
+  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+  EXPECT_TRUE(calls->Split(split).ok());
+  EXPECT_TRUE(calls->Prefetch({}).ok());
+  v1::PinChunksRequest pin;
+  pin.add_keys(std::string(64, 'a'));
+  EXPECT_EQ(calls->Pin(pin)->missing_keys_size(), 1);
+}
+
+TEST_F(PlacesTest, ACallHasItsPlaceUntilItsEventsAreSent) {
+  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .concurrent_requests = 1};
+  const auto calls = MakeTenantCalls(&calls_, tenant, std::make_shared<Quota>(tenant));
+  const auto slow = std::make_shared<KeptSink>(/*keeps=*/true);
+  ASSERT_TRUE(calls->Generate(Question(), {}, slow).ok());
+  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+  ASSERT_TRUE(slow->done.ok());
+  EXPECT_THAT(std::string(calls->Generate(Question(), {}, slow).status().message()),
+              HasSubstr("1 requests at once"));
+  slow->Sent();
+  EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
+  slow->Sent();  // which is before the end only for clients that have gone
+  EXPECT_FALSE(calls->Generate(Question(), {}, slow).ok());
+  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+  EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
+  engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ TEST_F(ServerConfigTest, TheHttpApisFlags) {
 TEST_F(ServerConfigTest, TheFlagsOfGrpcsConnections) {
   const ParsedConfig parsed = ParseLine(
       "--model m --max-concurrent-streams 4 --grpc-max-connections 5 --grpc-max-header-bytes 2KiB "
-      "--grpc-handshake-timeout 1.5 --grpc-idle-timeout 2");
+      "--grpc-handshake-timeout 1.5 --grpc-idle-timeout 2 --grpc-max-unsent-bytes 1MiB --grpc-write-timeout 3");
   ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
   const GrpcConnectionLimits& grpc = parsed.config->grpc;
   EXPECT_EQ(grpc.max_concurrent_streams, 4);
@@ -86,7 +86,10 @@ TEST_F(ServerConfigTest, TheFlagsOfGrpcsConnections) {
   EXPECT_EQ(grpc.max_header_bytes, 2048);
   EXPECT_EQ(grpc.handshake_timeout, absl::Seconds(1.5));
   EXPECT_EQ(grpc.idle_timeout, absl::Seconds(2));
-  for (const char* bad : {"--grpc-max-connections 0", "--grpc-max-header-bytes 1", "--grpc-idle-timeout 0"}) {
+  EXPECT_EQ(grpc.max_unsent_bytes, 1 << 20);
+  EXPECT_EQ(grpc.write_timeout, absl::Seconds(3));
+  for (const char* bad : {"--grpc-max-connections 0", "--grpc-max-header-bytes 1", "--grpc-idle-timeout 0",
+                          "--grpc-max-unsent-bytes 1", "--grpc-write-timeout 0"}) {
     EXPECT_FALSE(ParseLine(std::string("--model m ") + bad).config.has_value()) << bad;
   }
 }
