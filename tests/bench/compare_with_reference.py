@@ -7,7 +7,7 @@
     tests/bench/compare_with_reference.py rows.jsonl
 
 The reference is of 2026-11-21. The score of `query` was changed on 2026-11-26 (docs/quality.md, "How tokens are scored"): builds since then
-recompute other tokens, so that their rows of `query` differ from the reference, most to the better, and may lie outside of the tolerance.
+recompute other tokens, so that their rows of `query` differ from the reference, and may lie outside of the tolerance.
 
 Exit code 0 when every kl_mean lies within the tolerance of the reference and the policies come in the same order,
 1 otherwise. Rows that the reference does not have are left out.
