@@ -1,5 +1,6 @@
 #include "server/calls/call_log.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,8 +58,14 @@ void CallLog::Note(const v1::GenerateEvent& event) {
     if (completion_tokens_ > 0) metrics_->ObserveInterToken(absl::ToDoubleSeconds(now - last_text_));
     last_text_ = now;
     completion_tokens_ += event.text().token_ids_size();
+    metrics_->CountGeneratedTokens(event.text().token_ids_size());
   }
-  if (event.has_finished()) metrics_->ObserveGenerate(event.finished());
+  if (event.has_finished()) {
+    metrics_->ObserveGenerate(event.finished());
+    // Those that have no text, such as the one that ends it.
+    metrics_->CountGeneratedTokens(
+        std::max<int64_t>(0, event.finished().usage().completion_tokens() - completion_tokens_));
+  }
 }
 
 void CallLog::Note(const v1::ScoreEvent& event) {

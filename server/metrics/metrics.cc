@@ -89,8 +89,9 @@ struct Metrics::Impl {
                    "Forward passes up to the first token per prompt, selection excluded.", stage_seconds);
   Histogram& prompt_tokens =
       AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", token_counts);
-  Histogram& generation_tokens = AddHistogram(registry, "kvblend_request_generation_tokens",
-                                              "Tokens generated per request.", token_counts);
+  Histogram& generation_tokens =
+      AddHistogram(registry, "kvblend_request_generation_tokens",
+                   "Tokens generated per request that came to its end.", token_counts);
   Histogram& chunk_compute = AddHistogram(registry, "kvblend_chunk_compute_time_seconds",
                                           "Computing one chunk for Chunks.Put.", stage_seconds);
 
@@ -124,8 +125,9 @@ struct Metrics::Impl {
   Counter& prefix_hits = AddCounters(registry, "kvblend_prefix_cache_hits_total",
                                      "Those found there: neither loaded nor computed.")
                              .Add({});
-  Counter& generated_tokens =
-      AddCounters(registry, "kvblend_generation_tokens_total", "Tokens generated.").Add({});
+  Counter& generated_tokens = AddCounters(registry, "kvblend_generation_tokens_total",
+                                          "Tokens generated, of answers that did not come to their end too.")
+                                  .Add({});
   Counter& scored_tokens =
       AddCounters(registry, "kvblend_scored_tokens_total", "Continuation tokens scored.").Add({});
   Counter& chunk_lookups =
@@ -227,6 +229,10 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
 
 void Metrics::ObserveInterToken(double seconds) { impl_->inter_token.Observe(seconds); }
 
+void Metrics::CountGeneratedTokens(int64_t tokens) {
+  impl_->generated_tokens.Increment(static_cast<double>(tokens));
+}
+
 void Metrics::ObserveGenerate(const v1::GenerateFinished& finished) {
   const int32_t tokens = finished.usage().completion_tokens();
   const double seconds = finished.timings().total_seconds();
@@ -235,7 +241,6 @@ void Metrics::ObserveGenerate(const v1::GenerateFinished& finished) {
     impl_->per_token.Observe((seconds - finished.timings().time_to_first_token_seconds()) / (tokens - 1));
   }
   impl_->generation_tokens.Observe(tokens);
-  impl_->generated_tokens.Increment(tokens);
   impl_->finished.Add({{"reason", Name(finished.reason())}}).Increment();
 }
 

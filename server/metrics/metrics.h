@@ -50,6 +50,8 @@ class Metrics {
   void ObservePrompt(const v1::PromptReport& report);
   /// The time between two pieces of one answer's text.
   void ObserveInterToken(double seconds);
+  /// Tokens of an answer, as they come: many answers never come to their end.
+  void CountGeneratedTokens(int64_t tokens);
   /// One finished Generate: latency, time per token, tokens, reason.
   void ObserveGenerate(const v1::GenerateFinished& finished);
   void CountScoredToken();

@@ -10,7 +10,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import MODEL, refused, run
+from conftest import MODEL, ROOT, refused, run
 
 SERVICES = ("kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin")
 
@@ -22,6 +22,29 @@ def test_metrics_pass_promtool(server):
     assert status == 200
     check = subprocess.run([promtool, "check", "metrics"], input=body, text=True, capture_output=True, check=False)
     assert check.returncode == 0 and not check.stderr.strip(), check.stdout + check.stderr
+
+
+def test_names_of_vllm_are_documented(server):
+    status, body = server.http("/metrics/vllm")
+    names = {line.split()[2] for line in body.splitlines() if line.startswith("# TYPE")}
+    assert status == 200 and len(names) > 15
+    listed = (ROOT / "docs/metrics.md").read_text()
+    assert {name for name in names if f"`{name}`" not in listed} == set()
+
+
+def test_tokens_of_cancelled_answers_are_counted(v1, server, prompt):
+    def counted():
+        return server.metrics()["kvblend_generation_tokens_total"]
+
+    server.wait_until_idle()
+    before = counted()
+    stream = server.inference.Generate(v1.GenerateRequest(prompt=prompt, sampling={"max_tokens": 1500, "ignore_eos": True}))
+    read = 0
+    while read < 5:
+        read += len(next(stream).text.token_ids)
+    stream.cancel()
+    server.wait_until_idle()
+    assert before + read <= counted() < before + 1500
 
 
 def test_metrics_move_as_they_should(v1, server, prompt, stored):

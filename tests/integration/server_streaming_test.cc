@@ -140,6 +140,7 @@ TEST_F(ServerStreamingTest, CancellingTheCallCancelsTheRequest) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(
       Exposes("kvblend_grpc_calls_total{code=\"CANCELLED\",method=\"Generate\",service=\"Inference\"} 1"));
+  EXPECT_TRUE(Exposes("kvblend_generation_tokens_total 1")) << "tokens of answers that were cancelled too";
 }
 
 TEST_F(ServerStreamingTest, TheDeadlineReachesTheEngineAndCancels) {

@@ -168,7 +168,10 @@ TEST(MetricsTest, AnAnswerMovesLatencyTokensAndReason) {
   EXPECT_EQ(samples["kvblend_e2e_request_latency_seconds_sum"], 6);
   EXPECT_EQ(samples["kvblend_time_per_output_token_seconds_count"], 1);
   EXPECT_DOUBLE_EQ(samples["kvblend_time_per_output_token_seconds_sum"], 0.2);
-  EXPECT_EQ(samples["kvblend_generation_tokens_total"], 12);
+  EXPECT_EQ(samples["kvblend_request_generation_tokens_sum"], 12);
+  EXPECT_EQ(samples["kvblend_generation_tokens_total"], 0);  // which are counted as they come
+  metrics.CountGeneratedTokens(5);
+  EXPECT_EQ(Samples(metrics)["kvblend_generation_tokens_total"], 5);
   EXPECT_EQ(samples["kvblend_requests_finished_total{reason=\"max_tokens\"}"], 2);
   EXPECT_EQ(samples.count("kvblend_requests_finished_total{reason=\"stop_string\"}"),
             1u);  // zero from the start
