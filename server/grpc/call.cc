@@ -26,11 +26,14 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-std::string AuthorizationOf(const grpc::CallbackServerContext& context) {
-  const auto& metadata = context.client_metadata();
-  const auto found = metadata.find("authorization");
-  if (found == metadata.end()) return "";
-  return std::string(found->second.data(), found->second.size());
+absl::StatusOr<std::string> AuthorizationOf(const grpc::CallbackServerContext& context) {
+  const auto [begin, end] = context.client_metadata().equal_range("authorization");
+  if (begin == end) return "";
+  if (const auto entries = std::distance(begin, end); entries > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the call has ", entries, " entries of the metadata 'authorization'; allowed: one"));
+  }
+  return std::string(begin->second.data(), begin->second.size());
 }
 
 TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context) {

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/byte_buffer.h"
 #include "grpcpp/support/server_callback.h"
@@ -28,8 +29,8 @@ std::string PeerHost(const std::string& peer);
 /// InfiniteFuture when the client set none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-/// The metadata "authorization", or empty.
-std::string AuthorizationOf(const grpc::CallbackServerContext& context);
+/// The metadata "authorization", or empty. kInvalidArgument where there are several: one of them would be taken by chance.
+absl::StatusOr<std::string> AuthorizationOf(const grpc::CallbackServerContext& context);
 
 /// What a call that comes with this metadata belongs to; told in the trailing metadata traceresponse.
 TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context);
@@ -148,7 +149,8 @@ class CallHandler {
 
  private:
   absl::StatusOr<std::shared_ptr<Calls>> Admit(const grpc::CallbackServerContext& context) const {
-    if (services_.access != nullptr) return services_.access->Admit(AuthorizationOf(context));
+    KVBLEND_ASSIGN_OR_RETURN(const std::string authorization, AuthorizationOf(context));
+    if (services_.access != nullptr) return services_.access->Admit(authorization);
     return std::shared_ptr<Calls>(std::shared_ptr<void>(), services_.calls);  // owned by nobody here
   }
 

@@ -61,6 +61,14 @@ def test_a_key_behind_the_body_is_none(tenants):
         assert status_of(exchange(tenants, head + before + chunks + behind + b"\r\n")) == expected
 
 
+def test_two_keys_in_a_call_are_refused(v1, tenants):
+    both = [("authorization", f"Bearer {tenants.keys[name]}") for name in ("red", "blue")]
+    with refused("INVALID_ARGUMENT", "2 entries of the metadata 'authorization'; allowed: one"):
+        tenants.admin.GetInfo(v1.GetInfoRequest(), metadata=both)
+    with refused("INVALID_ARGUMENT", "allowed: one"):
+        list(tenants.inference.Generate(v1.GenerateRequest(prompt=prompt_of(v1)), metadata=both))
+
+
 def test_calls_need_a_key(v1, tenants):
     for key in (None, "kvb_wrong"):
         metadata = shows(key) if key else {}
