@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -445,17 +444,22 @@ TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
 }
 
 TEST_F(HttpServerTest, ShutdownClosesWhatComesMeanwhile) {
-  for (int round = 0; round < 50; ++round) {
+  options_.idle_timeout = absl::Hours(1);  // whoever waits for a connection that nobody closes waits for this
+  for (int round = 0; round < 200; ++round) {
     Start();
-    std::atomic<bool> done{false};
-    const int port = server_->port();
-    std::thread comer([&] {
-      while (!done) RawClient(port).ReadToEnd();
-    });
+    std::vector<std::thread> comers;
+    for (int i = 0; i < 3; ++i) {
+      comers.emplace_back([port = server_->port()] {
+        while (true) {
+          RawClient client(port);
+          if (!client.connected()) return;
+          client.ReadToEnd();
+        }
+      });
+    }
     server_->Shutdown(absl::InfinitePast());
     EXPECT_EQ(server_->num_connections(), 0);
-    done = true;
-    comer.join();
+    for (std::thread& comer : comers) comer.join();
     server_ = nullptr;
   }
 }
