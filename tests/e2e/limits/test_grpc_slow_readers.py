@@ -72,6 +72,7 @@ def test_many_that_nobody_reads_have_a_bound_together(v1, start_server):
     server = start_server(*FLAGS, "--grpc-max-unsent-bytes", "130MB", "--grpc-write-timeout", "1000")
     server.shows = {}
     streams = [ask_for_much(server) for _ in range(3)]  # one alone may have 65 MB
+    wait_until(lambda: server.metrics()["kvblend_time_to_first_token_seconds_count"] == 3, "all of them at work")
     server.wait_until_idle()
     answers, told = [], []
     for stream in streams:
