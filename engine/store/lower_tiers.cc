@@ -196,8 +196,11 @@ absl::Status LowerTiers::WaitUntilWritten(const ChunkKey& key, absl::Time deadli
 absl::Status LowerTiers::WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
   for (const Level& level : levels_) {
     if (!level.tier->durable()) continue;
-    if (absl::Status s = level.writes->WaitFor(key, deadline); !s.ok()) return s;
+    const absl::Status written = level.writes->WaitFor(key, deadline);
+    if (absl::IsDeadlineExceeded(written)) return written;
+    // What failed may have been a pin, or an earlier write.
     if (level.tier->Contains(key)) return absl::OkStatus();
+    if (!written.ok()) return written;
     return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was evicted or deleted meanwhile"));
   }
   return absl::FailedPreconditionError("the chunk store has no tier that outlives the process");

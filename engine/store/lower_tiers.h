@@ -63,7 +63,8 @@ class LowerTiers {
   /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
-  /// Pins the entry in the durable tier, behind the caller and what is queued; WaitUntilDurable waits for it too.
+  /// Pins the entry in the durable tier, behind the caller and what is queued; WaitUntilDurable waits for that too. A tier that
+  /// refuses, or fails, says so in the log.
   void QueuePin(const ChunkAddress& address);
   /// Takes back the queued entries for which `unwanted` is true; waits for those that are being written.
   void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::store {
 
@@ -64,7 +65,13 @@ void WriteBehind::Run() {
     mutex_.Unlock();
     absl::Status status = absl::OkStatus();
     if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
-    if (status.ok() && item.pinned) status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
+    if (status.ok() && item.pinned) {
+      status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
+      if (!status.ok()) {
+        spdlog::warn("chunk {} is pinned in memory alone: {}", item.address.key.ToHex(),
+                     std::string(status.message()));
+      }
+    }
     const bool is_entry = item.kv != nullptr;
     const int64_t bytes = item.bytes();
     item.kv.reset();  // the last reference may free a lot

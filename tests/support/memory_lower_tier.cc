@@ -246,6 +246,7 @@ class MemoryLowerTier final : public store::LowerTier {
   }
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override {
     if (!Stat(filter, key).has_value()) return absl::NotFoundError("no such entry");
+    if (disk_->pin_fault) KVBLEND_RETURN_IF_ERROR(disk_->pin_fault(key));
     absl::MutexLock lock(&disk_->mutex_);
     if (const auto found = disk_->entries_.find(key); found != disk_->entries_.end()) {
       found->second->pinned = pinned;

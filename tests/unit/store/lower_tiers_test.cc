@@ -256,5 +256,16 @@ TEST_F(LowerTiersTest, PinningBehindPinsInMemoryAndThenOnDisk) {
   EXPECT_EQ(store->PinBehind(kAllNamespaces, SmallAddress(3).key).code(), absl::StatusCode::kNotFound);
 }
 
+// Durable is what is on the disk, whatever became of its pin.
+TEST_F(LowerTiersTest, APinThatTheDiskRefusesLeavesTheEntryDurable) {
+  disk_->pin_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("half is pinned"); };
+  auto store = Create(2);
+  Put(*store, chunk_);
+  ASSERT_TRUE(store->PinBehind(kAllNamespaces, chunk_.key).ok());
+  EXPECT_TRUE(store->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()).ok());
+  EXPECT_FALSE(disk_->IsPinned(chunk_.key));
+  EXPECT_TRUE(store->WaitUntilDurable(chunk_.key, absl::InfinitePast()).ok());
+}
+
 }  // namespace
 }  // namespace kvblend::store
