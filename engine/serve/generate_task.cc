@@ -2,22 +2,12 @@
 
 #include <algorithm>
 #include <iterator>
-#include <string_view>
 #include <utility>
 
+#include "base/characters.h"
 #include "base/status_macros.h"
 
 namespace kvblend {
-namespace {
-
-/// Of valid UTF-8.
-int64_t NumCharacters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
-}
-
-}  // namespace
-
 GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
                            std::shared_ptr<GenerateObserver> observer)
     : Task(request.caller),

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/characters.h"
 #include "server/cohere/attended_parts.h"
 #include "server/openai/generation_answer.h"
 
@@ -49,8 +50,7 @@ class CharacterCount {
   explicit CharacterCount(std::string_view text) : text_(text) {}
 
   int64_t Before(int64_t byte) {
-    characters_ += std::count_if(text_.begin() + byte_, text_.begin() + byte,
-                                 [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
+    characters_ += NumCharacters(text_.substr(byte_, byte - byte_));
     byte_ = byte;
     return characters_;
   }

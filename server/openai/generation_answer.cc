@@ -1,8 +1,7 @@
 #include "server/openai/generation_answer.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
+#include "base/characters.h"
 #include "server/convert/message_json.h"
 
 namespace kvblend::server::openai {
@@ -20,12 +19,6 @@ Json BytesOf(const std::string& token) {
 
 Json ChatToken(const v1::TokenLogprob& token) {
   return {{"token", token.text()}, {"logprob", token.logprob()}, {"bytes", BytesOf(token.bytes())}};
-}
-
-/// Unicode's code points, which is what Python's clients index texts by.
-int64_t NumCharacters(const std::string& text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 Json FinishReasonOf(v1::FinishReason reason) {
