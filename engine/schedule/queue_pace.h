@@ -13,6 +13,8 @@ class QueuePace {
   void Works(absl::Time now);
   /// A job that was predicted to take so many seconds is over. `more`: others wait or are in progress.
   void Ended(double predicted_seconds, absl::Time now, bool more);
+  /// No job is left, though none has ended now: whoever waited has gone.
+  void Rests() { since_ = absl::InfiniteFuture(); }
 
   /// How long jobs take that were predicted to take so many seconds together; as predicted until some have ended.
   absl::Duration Of(double predicted_seconds) const;

@@ -190,6 +190,10 @@ int32_t Scheduler::waiting(Lane lane) const {
 
 int32_t Scheduler::unfinished(Lane lane) const {
   absl::MutexLock lock(&mutex_);
+  return Unfinished(lane);
+}
+
+int32_t Scheduler::Unfinished(Lane lane) const {
   const ByPriority& in_progress = num_in_progress_[static_cast<size_t>(lane)];
   return std::accumulate(in_progress.begin(), in_progress.end(), static_cast<int32_t>(queue_.size(lane)));
 }
@@ -227,6 +231,7 @@ void Scheduler::Join(const Job& job) {
 void Scheduler::Leave(Lane lane, Priority priority) {
   lane_share_.Leave(NameOf(lane));
   priority_share_[static_cast<size_t>(lane)].Leave(NameOf(priority));
+  if (Unfinished(lane) == 0) pace_[static_cast<size_t>(lane)].Rests();
 }
 
 std::vector<Priority> Scheduler::PrioritiesOf(Lane lane) const {
@@ -244,7 +249,7 @@ std::vector<Priority> Scheduler::PrioritiesOf(Lane lane) const {
 }
 
 std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector<Priority>& order,
-                                                    absl::Time now) {
+                                                    absl::Time now, ClosedRooms& closed) {
   const auto i = static_cast<size_t>(lane);
   const bool alone = !has_ongoing_ && in_progress_.empty();
   for (const Priority priority : order) {
@@ -254,20 +259,23 @@ std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector
     if (ahead >= options_.max_in_progress[i]) continue;
     for (const JobId id : queue_.InOrder(lane, priority, kMostAsked)) {
       Entry& entry = entries_.find(id)->second;
-      if (alone || entry.job.has_room == nullptr || entry.job.has_room()) {
+      const bool is_closed = std::find(closed.begin(), closed.end(), entry.job.room) != closed.end();
+      if (alone || entry.job.has_room == nullptr || (!is_closed && entry.job.has_room())) {
         return Turn{lane, priority, id, /*starts=*/true};
       }
       entry.no_room_since = std::min(entry.no_room_since, now);
       // Whoever comes behind would take the room that it waits for.
-      if (now - entry.no_room_since >= kRoomPatience) return std::nullopt;
+      if (now - entry.no_room_since < kRoomPatience) continue;
+      closed.push_back(entry.job.room);
+      return std::nullopt;
     }
   }
   return std::nullopt;
 }
 
-std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now) {
+std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now, ClosedRooms& closed) {
   const std::vector<Priority> order = PrioritiesOf(lane);
-  if (const std::optional<Turn> start = NextStart(lane, order, now); start.has_value()) return start;
+  if (const std::optional<Turn> start = NextStart(lane, order, now, closed); start.has_value()) return start;
   std::optional<Turn> next;
   // Whether it waits, its place in the order, what the key has had, what is left to do.
   std::tuple<bool, size_t, double, double, JobId> least;
@@ -296,8 +304,9 @@ std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) {
   }
   std::optional<Turn> next;
   std::pair<bool, double> least;  // whether it waits, what the lane will have had
+  ClosedRooms closed;
   for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
-    const std::optional<Turn> turn = NextTurnOf(lane, now);
+    const std::optional<Turn> turn = NextTurnOf(lane, now, closed);
     if (!turn.has_value()) continue;
     const std::pair rank(turn->waits, WillHaveHad(lane_share_, lane));
     if (next.has_value() && rank >= least) continue;
@@ -374,11 +383,9 @@ void Scheduler::Run(const Turn& turn) {
   if (more) return;
   auto over = in_progress_.extract(turn.id);
   --num_in_progress;
-  const ByPriority& left = num_in_progress_[static_cast<size_t>(turn.lane)];
   // One that was cancelled has not taken what it was predicted to take.
-  pace_[static_cast<size_t>(turn.lane)].Ended(
-      turn.cancelled ? 0 : over.mapped().job.queue_seconds, start + ran,
-      std::accumulate(left.begin(), left.end(), static_cast<int32_t>(queue_.size(turn.lane))) > 0);
+  pace_[static_cast<size_t>(turn.lane)].Ended(turn.cancelled ? 0 : over.mapped().job.queue_seconds,
+                                              start + ran, Unfinished(turn.lane) > 0);
   share.Leave(key);
   Leave(turn.lane, turn.priority);
   has_ongoing_ = options_.ongoing != nullptr;  // it will tell

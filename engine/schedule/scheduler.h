@@ -28,7 +28,8 @@
 // Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little of it at a
 // time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may wait until
 // that work has room for what it will leave (Job::has_room); others for which there is room begin before it, but only
-// for kRoomPatience: then its lane waits behind it, other priorities too, so that a large one is not overtaken for ever.
+// for kRoomPatience: then its lane waits behind it, other priorities too, and of less urgent lanes those that ask for the
+// same room (Job::room), so that a large one is not overtaken for ever.
 // Charge lets keys pay for that work as they do for their jobs.
 //
 // Where there is neither, Options::idle is asked for what can be done meanwhile.
@@ -77,6 +78,8 @@ struct Job {
   /// Asked on the engine thread whenever the job might begin and others are in progress, or there is ongoing
   /// work; false: later. The scheduler's lock is held: it may not call back. Null: always.
   std::function<bool()> has_room = nullptr;
+  /// Which room that is: what one job has of it is missing to others that ask for the same.
+  int32_t room = 0;
   /// Does a little, and returns whether there is more to do.
   std::function<bool()> advance;
   /// How many seconds of work are left of a job in progress, as far as that is known; infinite: it waits for something that
@@ -166,11 +169,15 @@ class Scheduler {
   };
   using ByPriority = std::array<int32_t, kPriorities.size()>;
   std::optional<Turn> NextTurn(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Turn> NextTurnOf(Lane lane, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Rooms that nobody may take any more, because someone has waited for them too long.
+  using ClosedRooms = std::vector<int32_t>;
+  std::optional<Turn> NextTurnOf(Lane lane, absl::Time now, ClosedRooms& closed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// The priorities of a lane that have something to do, the one that is owed most first.
   std::vector<Priority> PrioritiesOf(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::optional<Turn> NextStart(Lane lane, const std::vector<Priority>& order, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Adds to `closed` the room that the lane waits for.
+  std::optional<Turn> NextStart(Lane lane, const std::vector<Priority>& order, absl::Time now,
+                                ClosedRooms& closed) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// A job begins, or ceases, to wait or to be in progress.
   void Join(const Job& job) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Leave(Lane lane, Priority priority) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -190,6 +197,7 @@ class Scheduler {
   /// Lets go of the mutex while the callbacks run.
   void AbandonExpired(std::vector<Entry> entries, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbandonCancelled(std::vector<Entry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int32_t Unfinished(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

@@ -1,6 +1,8 @@
 // What a full queue refuses, and when it says to come back; deadlines that cannot be met.
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/synchronization/notification.h"
 #include "base/retry_delay.h"
@@ -132,6 +134,38 @@ TEST_F(BackPressureTest, WhatIsCancelledMakesRoom) {
   EXPECT_EQ(scheduler_->predicted_wait(), absl::ZeroDuration());
   EXPECT_TRUE(Submit(20, 1).ok());
   EXPECT_TRUE(Submit(80, 1).ok());
+}
+
+// The last one that waits is cancelled before it begins. Then nothing happens for an hour, which is not what the next one takes.
+TEST_F(BackPressureTest, AnHourWithoutRequestsSlowsNobodyDown) {
+  std::atomic<bool> ongoing = true, room = false;
+  Start({.max_queued = 10, .ongoing = [&] { return ongoing.load(); }});
+  const auto waiting = [&](double seconds) {
+    Job job = MakeJob(1, seconds);
+    job.has_room = [&] { return room.load(); };
+    return scheduler_->Submit(std::move(job));
+  };
+  const auto gone = waiting(1);
+  ASSERT_TRUE(gone.ok());
+  release_.Notify();
+  while (scheduler_->running() > 0) std::this_thread::yield();
+  ASSERT_TRUE(scheduler_->Abandon(*gone, absl::CancelledError("gone")));
+  clock_.Advance(absl::Hours(1));
+  Job job = MakeJob(1, 1);
+  absl::Notification ended;
+  job.advance = [&] {
+    clock_.Advance(absl::Seconds(1));
+    ended.Notify();
+    return false;
+  };
+  ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+  ended.WaitForNotification();
+  while (scheduler_->running() > 0) std::this_thread::yield();
+  ASSERT_TRUE(waiting(10).ok());
+  EXPECT_NEAR(absl::ToDoubleSeconds(scheduler_->predicted_wait()), 10, 0.1);
+  room = true;
+  ongoing = false;
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
 }
 
 // Ten seconds of work with half of them sure: five before its deadline it is too late to begin.

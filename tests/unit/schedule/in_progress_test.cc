@@ -196,6 +196,68 @@ TEST_F(InProgressTest, LanesShareTheTimeByTheirWeights) {
   EXPECT_EQ(first.substr(0, 10), "IIIIIIIIII");
 }
 
+/// Jobs that hold a part of a room while they are in progress.
+class RoomTest : public InProgressTest {
+ protected:
+  static constexpr int kAll = 10;
+  static constexpr absl::Duration kTurn = absl::Milliseconds(20);
+
+  void SubmitIn(int32_t room, char name, Lane lane, int size, int turns,
+                std::function<void(int)> on_turn = nullptr) {
+    Job job;
+    job.fairness_key = std::string(1, name);
+    job.lane = lane;
+    job.room = room;
+    job.continues = true;
+    job.has_room = [this, room, size] { return taken_[room] == 0 || taken_[room] + size <= kAll; };
+    job.advance = [this, room, name, size, turns, on_turn, turn = 0]() mutable {
+      if (turn == 0) {
+        taken_[room] += size;
+        order_ += name;
+      }
+      if (on_turn != nullptr) on_turn(turn);
+      clock_.Advance(kTurn);
+      if (++turn < turns) return true;
+      taken_[room] -= size;
+      return false;
+    };
+    job.abandon = [](const absl::Status& status) { ADD_FAILURE() << status; };
+    ASSERT_TRUE(scheduler_->Submit(std::move(job)).ok());
+  }
+
+  int taken_[2] = {};
+};
+
+// Two other lanes that always have something to start hold a part of the room in turns, so that it is hardly ever all there.
+TEST_F(RoomTest, ALargeJobIsNotKeptOutByOtherLanesForEver) {
+  Start({.max_in_progress = {2, 1, 1}});
+  absl::Time submitted, begun;
+  for (int i = 0; i < 200; ++i) {
+    SubmitIn(0, 'b', Lane::kBulk, 2, 49);
+    SubmitIn(0, 'B', Lane::kBackground, 2, 31, [&, i](int turn) {
+      if (i > 0 || turn > 0) return;
+      submitted = clock_.Now();
+      SubmitIn(0, 'L', Lane::kInteractive, kAll, 1, [&](int) { begun = clock_.Now(); });
+    });
+  }
+  Run();
+  // What is in progress when its patience ends goes on to its end.
+  EXPECT_LE(begun - submitted, Scheduler::kRoomPatience + kTurn * (49 + 31));
+}
+
+TEST_F(RoomTest, WhoAsksForAnotherRoomIsNotHeldUp) {
+  Start({.max_in_progress = {2, 1, 1}});
+  const auto patience = static_cast<int>(Scheduler::kRoomPatience / kTurn);
+  SubmitIn(0, 'B', Lane::kBackground, 1, 2 * patience, [this, patience](int turn) {
+    if (turn == 0) SubmitIn(0, 'L', Lane::kInteractive, kAll, 1);
+    if (turn != patience + 1) return;
+    SubmitIn(0, 'b', Lane::kBulk, 1, 1);
+    SubmitIn(1, 'o', Lane::kBulk, 1, 1);
+  });
+  Run();
+  EXPECT_EQ(order_, "BoLb");
+}
+
 TEST_F(InProgressTest, WhatIsOngoingComesAfterEverySlice) {
   int left = 0;
   Start({.max_in_progress = {1, 1, 1},

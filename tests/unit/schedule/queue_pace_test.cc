@@ -34,6 +34,17 @@ TEST(QueuePaceTest, TimeWithoutWorkIsNotCounted) {
   EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 2, 0.01);
 }
 
+// Whoever was to follow the last one has gone.
+TEST(QueuePaceTest, NorIsTimeInWhichNothingIsLeftToDo) {
+  QueuePace pace;
+  pace.Works(At(0));
+  pace.Ended(1, At(1), /*more=*/true);
+  pace.Rests();
+  pace.Works(At(3600));
+  pace.Ended(1, At(3601), /*more=*/false);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 1, 0.01);
+}
+
 TEST(QueuePaceTest, FollowsAMachineThatBecomesSlower) {
   QueuePace pace;
   double now = 0;
