@@ -271,9 +271,11 @@ int64_t ModelWeights::max_rows_together(const ModelConfig& config) const {
   int64_t rows = output_layer().rows_as_alone();
   for (const LayerWeights& layer : layers) {
     for (const kernels::PackedWeights* weights :
-         {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get(),
-          layer.router.get()}) {
+         {layer.qkv.get(), layer.attn_output.get(), layer.gate_up.get(), layer.down.get()}) {
       if (weights != nullptr) rows = std::min(rows, weights->rows_as_alone());
+    }
+    if (layer.router != nullptr) {
+      rows = std::min(rows, std::max(layer.router->rows_as_alone(), kMaxRowsRoutedAsAlone));
     }
     for (const kernels::PackedExperts* experts : {layer.expert_gate_up.get(), layer.expert_down.get()}) {
       if (experts != nullptr) rows = std::min(rows, experts->rows_as_alone() / config.num_used_experts);

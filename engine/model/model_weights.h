@@ -50,6 +50,9 @@ struct ModelWeights {
   /// How many rows may share a pass: each has the bits then that it gets alone. Where it has others in any company, as on a
   /// GPU, there is nothing to keep to, and no limit.
   int64_t max_rows_together(const ModelConfig& config) const;
+  /// A pass of at most so many rows chooses their experts a few rows at a time, lest this small matrix, which files have as
+  /// values, lets fewer rows share the pass than all others do.
+  static constexpr int64_t kMaxRowsRoutedAsAlone = 32;
 
   const kernels::PackedWeights& output_layer() const {
     return output != nullptr ? *output : *token_embedding;

@@ -187,6 +187,20 @@ absl::Status Transformer::MultiplyExperts(kernels::Stream& stream, ConstMatrixVi
   return backend_.AddExpertBias(stream, biases, experts, out);
 }
 
+absl::Status Transformer::Route(kernels::Stream& stream, const LayerWeights& weights, ConstMatrixView normed,
+                                MatrixView logits) const {
+  const int64_t rows = normed.rows, alone = weights.router->rows_as_alone();
+  const bool as_alone = alone > 0 && rows <= ModelWeights::kMaxRowsRoutedAsAlone;
+  const int64_t together = as_alone ? std::min(alone, rows) : rows;
+  for (int64_t begin = 0; begin < rows; begin += together) {
+    const int64_t count = std::min(together, rows - begin);
+    KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed.Rows(begin, count), *weights.router,
+                                            /*accumulate=*/false, logits.Rows(begin, count)));
+  }
+  if (weights.router_bias == nullptr) return absl::OkStatus();
+  return backend_.AddScaled(stream, OneRow(*weights.router_bias, logits.cols), 1.0f, logits);
+}
+
 absl::Status Transformer::AddExperts(kernels::Stream& stream, const LayerWeights& weights,
                                      ConstMatrixView normed, PassState& state, MatrixView hidden) const {
   const kernels::RoutingSpec routing{.num_chosen = config_.num_used_experts,
@@ -205,11 +219,7 @@ absl::Status Transformer::AddExperts(kernels::Stream& stream, const LayerWeights
       state.activated.Resize(backend_, chosen, config_.ffn_dim, backend_.compute_dtype()));
   KVBLEND_ASSIGN_OR_RETURN(const MatrixView outputs,
                            state.expert_outputs.Resize(backend_, chosen, hidden.cols, DataType::kF32));
-  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed, *weights.router, /*accumulate=*/false, logits));
-  if (weights.router_bias != nullptr) {
-    KVBLEND_RETURN_IF_ERROR(
-        backend_.AddScaled(stream, OneRow(*weights.router_bias, logits.cols), 1.0f, logits));
-  }
+  KVBLEND_RETURN_IF_ERROR(Route(stream, weights, normed, logits));
   KVBLEND_RETURN_IF_ERROR(backend_.ChooseExperts(stream, logits, routing, experts, factors));
   KVBLEND_RETURN_IF_ERROR(MultiplyExperts(stream, normed, *weights.expert_gate_up,
                                           weights.expert_gate_up_bias.get(), experts, both));

@@ -138,6 +138,9 @@ class Transformer {
   absl::Status AddExperts(kernels::Stream& stream, const LayerWeights& weights,
                           kernels::ConstMatrixView normed, PassState& state,
                           kernels::MatrixView hidden) const;
+  /// logits = how well each expert suits each row of `normed`.
+  absl::Status Route(kernels::Stream& stream, const LayerWeights& weights, kernels::ConstMatrixView normed,
+                     kernels::MatrixView logits) const;
   /// out = the products of x with the experts, and their biases where there are any.
   absl::Status MultiplyExperts(kernels::Stream& stream, kernels::ConstMatrixView x,
                                const kernels::PackedExperts& weights, const kernels::Buffer* bias,

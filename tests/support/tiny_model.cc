@@ -71,12 +71,17 @@ class Writer {
       : spec_(spec), random_(spec.seed), builder_(builder) {}
 
   void Matrix(const std::string& name, int64_t rows, int64_t cols, double deviation) {
-    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, deviation);
+    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows)}, deviation, spec_.weight_type);
+  }
+  void Router(const std::string& name, double deviation) {
+    Tensor(name, {static_cast<uint64_t>(spec_.hidden_dim), static_cast<uint64_t>(spec_.num_experts)},
+           deviation, spec_.quantized_router ? spec_.weight_type : TinyWeightType::kF32);
   }
   /// A matrix for every expert.
   void Experts(const std::string& name, int64_t rows, int64_t cols, double deviation) {
     const auto experts = static_cast<uint64_t>(spec_.num_experts);
-    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows), experts}, deviation);
+    Tensor(name, {static_cast<uint64_t>(cols), static_cast<uint64_t>(rows), experts}, deviation,
+           spec_.weight_type);
   }
 
   void Norm(const std::string& name) {
@@ -86,12 +91,13 @@ class Writer {
   }
 
  private:
-  void Tensor(const std::string& name, const std::vector<uint64_t>& dims, double deviation) {
+  void Tensor(const std::string& name, const std::vector<uint64_t>& dims, double deviation,
+              TinyWeightType type) {
     uint64_t elements = 1;
     for (const uint64_t dim : dims) elements *= dim;
     std::vector<float> values(elements);
     for (float& value : values) value = random_.Normal(0, deviation);
-    switch (spec_.weight_type) {
+    switch (type) {
       case TinyWeightType::kF32:
         builder_.SetTensorF32(name, dims, values);
         break;
@@ -216,7 +222,7 @@ GgufBuilder TinyModelBuilder(const TinyModelSpec& spec) {
     writer.Matrix(name("attn_output"), spec.hidden_dim, query_dim, 1 / std::sqrt(query_dim));
     writer.Norm(name("ffn_norm"));
     if (spec.num_experts > 0) {
-      writer.Matrix(name("ffn_gate_inp"), spec.num_experts, spec.hidden_dim, 4 * hidden_scale);
+      writer.Router(name("ffn_gate_inp"), 4 * hidden_scale);
       writer.Experts(name("ffn_gate_exps"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
       writer.Experts(name("ffn_up_exps"), spec.ffn_dim, spec.hidden_dim, hidden_scale);
       writer.Experts(name("ffn_down_exps"), spec.hidden_dim, spec.ffn_dim, 1 / std::sqrt(spec.ffn_dim));

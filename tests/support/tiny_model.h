@@ -29,7 +29,8 @@ struct TinyModelSpec {
   float rope_linear_factor = 2;  // with kLinear
   bool tied_output = true;
   TinyWeightType weight_type =
-      TinyWeightType::kF32;  // of the matrices; kQ8_0 wants dims that are multiples of 32
+      TinyWeightType::kF32;      // of the matrices; kQ8_0 wants dims that are multiples of 32
+  bool quantized_router = true;  // false: the matrix that chooses experts has values, as in published files
 };
 
 /// Special tokens of the vocabulary below. Ids 3 to 258 are the bytes 0 to 255; merged tokens follow.
