@@ -99,6 +99,8 @@ bool PageList::IsShared(int32_t index) const {
   return pool_->IsShared(pages_[index]);
 }
 
+IdlePages PageList::idle() const { return held().empty() ? IdlePages() : pool_->IdleOf(held()); }
+
 void PageList::Replace(int32_t index, PageList other) {
   assert(index >= num_dropped_ && index < size() && other.size() == 1 && other.pool_ == pool_ &&
          other.use_ == use_);
@@ -314,6 +316,17 @@ void PagePool::ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse 
 bool PagePool::IsShared(int32_t page) const {
   absl::MutexLock lock(&mutex_);
   return references_[page].all() > 1;
+}
+
+IdlePages PagePool::IdleOf(absl::Span<const int32_t> pages) const {
+  absl::MutexLock lock(&mutex_);
+  IdlePages idle;
+  for (const int32_t page : pages) {
+    if (!references_[page].is_idle()) continue;
+    ++idle.all;
+    idle.alone += references_[page].all() == 1 ? 1 : 0;
+  }
+  return idle;
 }
 
 void PagePool::Release(absl::Span<const int32_t> pages, PageUse use, bool damaged) {

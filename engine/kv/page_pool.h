@@ -37,6 +37,18 @@ enum class PageUse : uint8_t {
 };
 inline constexpr int kNumPageUses = 3;
 
+/// Of the pages of a list that are held for nothing but to be kept.
+struct IdlePages {
+  int64_t all = 0;
+  int64_t alone = 0;  // those that no other list holds: they are free when it goes
+
+  IdlePages& operator+=(const IdlePages& other) {
+    all += other.all;
+    alone += other.alone;
+    return *this;
+  }
+};
+
 /// Holds pages of a pool, some of them together with other lists, and gives them back on destruction. Must be gone before its
 /// pool is. Move-only; one list is used by one thread at a time.
 class PageList {
@@ -58,6 +70,7 @@ class PageList {
   PageList Share(int32_t num_pages, PageUse use) const;
   /// Whether another list holds this page as well. REQUIRES: num_dropped() <= index < size()
   bool IsShared(int32_t index) const;
+  IdlePages idle() const;
   /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size(); other.size() == 1, of the same
   /// pool and use.
   void Replace(int32_t index, PageList other);
@@ -172,6 +185,7 @@ class PagePool {
   void Hold(absl::Span<const int32_t> pages, PageUse use);
   void ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse to);
   bool IsShared(int32_t page) const;
+  IdlePages IdleOf(absl::Span<const int32_t> pages) const;
   /// The lists that hold a page, by their use.
   struct References {
     std::array<int32_t, kNumPageUses> by_use = {};

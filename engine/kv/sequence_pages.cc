@@ -85,6 +85,12 @@ void SequencePages::SetUse(PageUse use) {
   for (PageList& list : lists_) list.SetUse(use);
 }
 
+IdlePages SequencePages::idle() const {
+  IdlePages idle;
+  for (const PageList& list : lists_) idle += list.idle();
+  return idle;
+}
+
 void SequencePages::Shrink(int64_t num_tokens) {
   const int64_t num_pages = std::min(pool_.PagesPerGroup(num_tokens), num_places());
   for (PageList& list : lists_) list.Truncate(static_cast<int32_t>(num_pages));

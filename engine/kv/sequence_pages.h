@@ -56,6 +56,7 @@ class SequencePages {
   int64_t num_places() const { return lists_.front().size(); }
 
   void SetUse(PageUse use);
+  IdlePages idle() const;
 
   /// Gives back the pages that positions 0 .. num_tokens-1 do without. REQUIRES: num_tokens >= 0
   void Shrink(int64_t num_tokens);

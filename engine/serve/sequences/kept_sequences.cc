@@ -59,7 +59,7 @@ void KeptSequences::Keep(KeptSequence sequence) {
   for (int32_t i = 0; i < sequence.must_match; ++i) hash = ChainNext(hash, sequence.token_ids[i]);
   entries_.push_front({.sequence = std::move(sequence), .id = next_id_++, .hash = hash});
   by_hash_[hash].push_back(entries_.begin());
-  while (pool_.HeldFor(kv::PageUse::kKept).distinct > max_pages_) Evict();
+  while (pool_.HeldFor(kv::PageUse::kKept).distinct > max_pages_) Evict(std::prev(entries_.end()));
   Count();
 }
 
@@ -154,14 +154,24 @@ void KeptSequences::Count() {
                       std::memory_order_relaxed);
 }
 
-void KeptSequences::Evict() {
-  Remove(std::prev(entries_.end()));
+void KeptSequences::Evict(Entries::iterator entry) {
+  Remove(entry);
   Count();
   counts_.evicted.fetch_add(1, std::memory_order_relaxed);
 }
 
+KeptSequences::Entries::iterator KeptSequences::FirstToFree() {
+  auto first = entries_.end();
+  for (auto entry = entries_.end(); entry != entries_.begin();) {
+    const kv::IdlePages idle = (--entry)->sequence.pages->idle();
+    if (idle.alone > 0) return entry;
+    if (idle.all > 0 && first == entries_.end()) first = entry;
+  }
+  return first;
+}
+
 void KeptSequences::MakeFree(int64_t num_pages) {
-  while (!entries_.empty() && pool_.num_free() < num_pages) Evict();
+  while (pool_.num_free() < num_pages && pool_.num_idle() > 0) Evict(FirstToFree());
 }
 
 }  // namespace kvblend

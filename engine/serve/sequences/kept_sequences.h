@@ -6,8 +6,9 @@
 // stored chunks were blended, only the leading tokens are exact, that is, have the KV that full prefill would give; all of
 // it is used by prompts that would have been blended in the same way, the exact tokens by others too.
 //
-// Kept sequences take pages that nobody else needs: the one that was used longest ago goes first when the pool runs out
-// of pages, or when they would take more than they may.
+// Kept sequences take pages that nobody else needs: the one that was used longest ago goes first when they would take more
+// than they may, or when the pool runs out of pages; then those stay whose pages running sequences hold too, as no page would
+// become free by their going.
 #pragma once
 
 #include <atomic>
@@ -99,9 +100,11 @@ class KeptSequences {
   Entries::iterator EntryOf(Id id);
   /// Takes an entry out.
   KeptSequence Remove(Entries::iterator entry);
-  /// Drops the entry used longest ago. REQUIRES: there is one
-  void Evict();
-  /// So until the pool has so many free pages, or nothing is kept.
+  void Evict(Entries::iterator entry);
+  /// The entry used longest ago of those by whose going a page becomes free; where each page is kept by several, of those that
+  /// keep one. REQUIRES: there are idle pages
+  Entries::iterator FirstToFree();
+  /// Drops entries until the pool has so many free pages, or no more would become free.
   void MakeFree(int64_t num_pages);
   void Count();
 

@@ -89,6 +89,45 @@ TEST_F(KeptSequencesTest, GivesThePoolItsPagesTheOldestFirst) {
   EXPECT_EQ(pool_->Allocate(4).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
+TEST_F(KeptSequencesTest, WhoseGoingFreesNoPageStays) {
+  Create(6, 6);
+  const auto stream = *backend_->CreateStream();
+  KeptSequence oldest = Sequence("", {1, 1, 1, 1, 1, 1, 1, 1}, 1, 8);
+  auto running = std::make_unique<kv::SequencePages>(*pool_);
+  ASSERT_TRUE(running->ShareFrom(*oldest.pages, 8, *stream).ok());
+  kept_->Keep(std::move(oldest));
+  kept_->Keep(Sequence("", {2, 2, 2, 2, 2}, 1, 0));
+  EXPECT_EQ(pool_->num_free(), 2);
+  {
+    const auto pages = pool_->Allocate(4);
+    ASSERT_TRUE(pages.ok()) << pages.status();
+    EXPECT_EQ(kept_->counts().evicted, 1);
+    EXPECT_EQ(kept_->counts().sequences, 1);
+    EXPECT_EQ(pool_->Allocate(1).status().code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(kept_->counts().evicted, 1) << "in vain";
+    running.reset();
+    EXPECT_TRUE(pool_->Allocate(1).ok());
+    EXPECT_EQ(kept_->counts().sequences, 0);
+  }
+  EXPECT_EQ(pool_->num_used(), 0);
+}
+
+// Neither of them frees a page alone.
+TEST_F(KeptSequencesTest, WhatSeveralKeepIsFreeWhenAllOfThemAreGone) {
+  Create(4, 4);
+  const auto stream = *backend_->CreateStream();
+  KeptSequence first = Sequence("a", {1, 1, 1, 1, 1, 1, 1, 1}, 1, 8);
+  KeptSequence second = Sequence("b", {}, 0, 0);
+  ASSERT_TRUE(second.pages->ShareFrom(*first.pages, 8, *stream).ok());
+  second.token_ids = first.token_ids;
+  kept_->Keep(std::move(first));
+  kept_->Keep(std::move(second));
+  EXPECT_EQ(kept_->counts().pages, 2);
+  EXPECT_TRUE(pool_->Allocate(3).ok());
+  EXPECT_EQ(kept_->counts().evicted, 2);
+  EXPECT_EQ(pool_->num_used(), 0);
+}
+
 /// The rules, as simple as they can be told.
 struct Model {
   struct Entry {
