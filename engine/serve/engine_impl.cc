@@ -52,6 +52,9 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   return info;
 }
 
+// Of pages, both: a decode batch's, and those of one context for all else.
+constexpr int32_t kRoomOfAnswers = 0, kRoomOfWork = 1;
+
 schedule::Priority PriorityOf(const Caller& caller) {
   switch (caller.priority) {
     case Priority::kHigh:
@@ -212,8 +215,11 @@ std::optional<double> EngineImpl::SecondsPerToken(int32_t prompt_tokens) const {
 
 void EngineImpl::SetDemand(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) const {
   const auto tokens = static_cast<int32_t>(layout.token_ids.size());
-  task.SetDemand(LeastComputedTokens(layout, blend, options_.ratio) * SecondsPerToken(tokens).value_or(0),
-                 tokens);
+  const double seconds = SecondsPerToken(tokens).value_or(0);
+  const auto least = [&](bool finds_pages) {
+    return seconds * LeastComputedTokens(layout, blend, options_.ratio, finds_pages);
+  };
+  task.SetDemand(least(options_.share_prefixes), least(/*finds_pages=*/false), tokens);
 }
 
 void EngineImpl::PrefetchFor(Task& task, const prompt::PromptLayout& layout, const BlendOptions& blend) {
@@ -240,7 +246,7 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::PutChunks(
   auto task = std::make_shared<PutChunksTask>(
       std::move(request), std::move(anchor_ids), std::move(chunk_ids),
       SecondsPerToken(static_cast<int32_t>(tokens / num_chunks)).value_or(0), std::move(observer));
-  task->SetDemand(/*least_seconds=*/0, tokens);  // all of it may be there already
+  task->SetDemand(/*least_seconds=*/0, /*queue_seconds=*/0, tokens);  // all of it may be there already
   return Submit(std::move(task), schedule::Lane::kBulk);
 }
 
@@ -269,6 +275,7 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   schedule::Job job;
   job.fairness_key = task->caller().fairness_key;
   job.lane = lane;
+  job.room = task->max_decoding_tokens() > 0 ? kRoomOfAnswers : kRoomOfWork;
   job.priority = PriorityOf(task->caller());
   job.predicted_seconds = task->least_seconds();
   job.queue_seconds = task->queue_seconds();

@@ -53,14 +53,16 @@ class Task {
   /// Entries that the store should get once the response is out. Valid at the end.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
-  /// Called before the task is submitted: what it costs at the least, and how long its texts are.
-  void SetDemand(double least_seconds, int64_t tokens) {
+  /// Called before the task is submitted: what it costs at the least, for sure and unless others spare it more, and how long
+  /// its texts are.
+  void SetDemand(double least_seconds, double queue_seconds, int64_t tokens) {
     least_seconds_ = least_seconds;
+    queue_seconds_ = queue_seconds;
     tokens_ = tokens;
   }
   double least_seconds() const { return least_seconds_; }
   /// What its next turn should take, right or wrong by a factor, and what those behind it should (schedule::Job).
-  virtual double queue_seconds() const { return least_seconds_; }
+  virtual double queue_seconds() const { return queue_seconds_; }
   virtual double continued_seconds() const { return 0; }
   int64_t tokens() const { return tokens_; }
 
@@ -96,7 +98,7 @@ class Task {
   const Caller caller_;
   schedule::Cancellation cancellation_;
   std::shared_ptr<Prefetch> prefetch_;
-  double least_seconds_ = 0;
+  double least_seconds_ = 0, queue_seconds_ = 0;
   int64_t tokens_ = 0;
   const absl::Time submitted_ = absl::Now();
   int64_t traced_until_ = 0;  // by the trace's clock

@@ -27,11 +27,11 @@ PromptLayout Layout(bool history = false) {
 TEST(LeastWorkTest, IsWhatNoStoreCanSpare) {
   const RatioOptions defaults{.ratio = 0.15};
   const auto least = [&](const BlendOptions& blend) {
-    return LeastComputedTokens(Layout(), blend, defaults);
+    return LeastComputedTokens(Layout(), blend, defaults, /*finds_pages=*/false);
   };
   EXPECT_EQ(least({.reuse = Reuse::kNothing}), 330);
   EXPECT_EQ(least({.reuse = Reuse::kPrefix}), 20 + 200);  // the first chunk is part of the prefix
-  EXPECT_EQ(least({}), 20 + 30);
+  EXPECT_EQ(least({.ratio = 0.15}), 20 + 30);
   EXPECT_EQ(least({.ratio = 0.5}), 20 + 100);
   EXPECT_EQ(least({.policy = Policy::kNone}), 20);
   EXPECT_EQ(least({.policy = Policy::kAll}), 20 + 200);
@@ -40,13 +40,44 @@ TEST(LeastWorkTest, IsWhatNoStoreCanSpare) {
 }
 
 TEST(LeastWorkTest, AutomaticRatiosCountWithTheirLeast) {
-  const RatioOptions defaults{.mode = RatioMode::kAuto, .ratio = 0.4, .min = 0.1, .max = 0.5};
-  EXPECT_EQ(LeastComputedTokens(Layout(), {}, defaults), 20 + 20);
+  const RatioOptions defaults{
+      .mode = RatioMode::kAuto, .ratio = 0.4, .min = 0.1, .max = 0.5, .min_tokens = 0};
+  EXPECT_EQ(LeastComputedTokens(Layout(), {}, defaults, /*finds_pages=*/false), 20 + 20);
+}
+
+TEST(LeastWorkTest, FewTokensAreAsManyAsTheServerRecomputesAtLeast) {
+  const auto least = [](const BlendOptions& blend, const RatioOptions& defaults) {
+    return LeastComputedTokens(Layout(), blend, defaults, /*finds_pages=*/true);
+  };
+  const RatioOptions automatic{.mode = RatioMode::kAuto, .min = 0.1, .min_tokens = 64};
+  EXPECT_EQ(least({}, {.ratio = 0.15, .min_tokens = 64}), 20 + 64);
+  EXPECT_EQ(least({}, automatic), 20 + 64);
+  EXPECT_EQ(least({}, {.ratio = 0.15, .min_tokens = 500}), 20 + 200);
+  EXPECT_EQ(least({}, {.ratio = 0.5, .min_tokens = 64}), 20 + 100);
+  EXPECT_EQ(least({}, {.ratio = 0, .min_tokens = 64}), 20);
+  EXPECT_EQ(least({.ratio = 0.15}, {.min_tokens = 64}), 20 + 30);
+  EXPECT_EQ(least({.ratio_min = 0.1}, automatic), 20 + 20);
+  EXPECT_EQ(least({.policy = Policy::kNone}, {.min_tokens = 64}), 20);
+}
+
+// What others have of the prompt, exact, is neither loaded nor computed: where everything is recomputed all before the question.
+TEST(LeastWorkTest, PagesOfOthersMayHaveWhatIsExact) {
+  const auto least = [](const BlendOptions& blend) {
+    return LeastComputedTokens(Layout(), blend, {.min_tokens = 0}, /*finds_pages=*/true);
+  };
+  EXPECT_EQ(least({.policy = Policy::kAll}), 20);
+  EXPECT_EQ(least({.ratio = 1}), 20);
+  EXPECT_EQ(least({.reuse = Reuse::kPrefix}), 20);
+  EXPECT_EQ(least({.reuse = Reuse::kNothing}), 330);
+  EXPECT_EQ(least({.policy = Policy::kAll, .share_prefix = false}), 20 + 200);
+  EXPECT_EQ(least({.ratio = 0.5}), 20 + 100);
 }
 
 TEST(LeastWorkTest, AConversationMayHaveBeenKeptUpToTheQuestion) {
-  EXPECT_EQ(LeastComputedTokens(Layout(/*history=*/true), {}, {}), 20);
-  EXPECT_EQ(LeastComputedTokens(Layout(/*history=*/true), {.reuse = Reuse::kNothing}, {}), 335);
+  EXPECT_EQ(LeastComputedTokens(Layout(/*history=*/true), {}, {}, /*finds_pages=*/false), 20);
+  EXPECT_EQ(
+      LeastComputedTokens(Layout(/*history=*/true), {.reuse = Reuse::kNothing}, {}, /*finds_pages=*/true),
+      335);
 }
 
 }  // namespace
