@@ -17,7 +17,9 @@
 // kInvalidArgument naming the operation, the value and what is allowed. A failed check leaves outputs
 // untouched. `n` may be 0. Plans, tables and weights must come from the backend they are used with.
 //
-// Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype.
+// Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype. NaN stays NaN, through
+// softmax and limits too, so that what is damaged shows in the logits; SelectTopK, ChooseExperts and MassScores say what they
+// make of it.
 #pragma once
 
 #include <cstddef>

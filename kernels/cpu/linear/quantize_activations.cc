@@ -31,9 +31,8 @@ HWY_INLINE hn::Vec<D> StepOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
 // Codes per unit; none where there is nothing, or nothing finite, to encode.
 template <class Code, class D>
 HWY_INLINE hn::Vec<D> InverseOf(D d, hn::Vec<D> largest, hn::Vec<D> not_finite) {
-  // A subnormal maximum has no finite inverse.
-  const auto encodable = hn::And(hn::Ge(largest, hn::Set(d, std::numeric_limits<float>::min())),
-                                 hn::Eq(not_finite, hn::Zero(d)));
+  const auto encodable =
+      hn::And(hn::Ge(largest, hn::Set(d, kSmallestCoded)), hn::Eq(not_finite, hn::Zero(d)));
   const auto inverse =
       hn::Div(hn::Set(d, kLargestCode<Code>), hn::IfThenElse(encodable, largest, hn::Set(d, 1.0f)));
   return hn::IfThenElseZero(encodable, inverse);

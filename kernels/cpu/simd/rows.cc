@@ -80,9 +80,9 @@ void GatedActivationRowImpl(Activation activation, const float* gate, const floa
   }
   if (activation == Activation::kClampedSilu) {
     const auto clamp = [](auto d, auto& z, auto& factor) HWY_ATTR {
-      const auto limit = hn::Set(d, kClampedSiluLimit);
-      z = hn::Min(z, limit);
-      factor = hn::Add(hn::Clamp(factor, hn::Neg(limit), limit), hn::Set(d, 1.0f));
+      z = AtMost(d, z, kClampedSiluLimit);
+      factor = AtMost(d, AtLeast(d, factor, -kClampedSiluLimit), kClampedSiluLimit);
+      factor = hn::Add(factor, hn::Set(d, 1.0f));
     };
     GateRow(gate, up, n, out_dtype, out, clamp,
             [](auto d, auto z) HWY_ATTR { return hn::Mul(z, hn::Set(d, kClampedSiluSharpness)); });

@@ -105,23 +105,47 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, void* data, size_t i) {
   }
 }
 
-// 2^x for x <= 0 with a relative error below 2e-7; below 2^-126 the result is 2^-126 instead of a subnormal.
+// v held at a bound from below or from above. NaN stays NaN, which hn::Max and hn::Min leave open.
+template <class D>
+HWY_INLINE hn::Vec<D> AtLeast(D d, hn::Vec<D> v, float bound) {
+  const auto limit = hn::Set(d, bound);
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  return hn::Max(limit, v);  // of which the instruction gives the second where one is NaN
+#else
+  return hn::IfThenElse(hn::Lt(v, limit), limit, v);
+#endif
+}
+template <class D>
+HWY_INLINE hn::Vec<D> AtMost(D d, hn::Vec<D> v, float bound) {
+  const auto limit = hn::Set(d, bound);
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+  return hn::Min(limit, v);
+#else
+  return hn::IfThenElse(hn::Gt(v, limit), limit, v);
+#endif
+}
+
+// 2^x for x <= 0 with a relative error below 2e-7; below 2^-126 the result is 2^-126 instead of a subnormal. NaN stays NaN.
 template <class D>
 HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   const hn::RebindToUnsigned<D> d32;
-  x = hn::Max(x, hn::Set(d, -126.0f));
-  // Adding 1.5 * 2^23 rounds x to an integer and leaves it in the low bits.
-  const auto magic = hn::Set(d, 12582912.0f);
+  x = AtLeast(d, x, -126.0f);
+  // Adding 1.5 * 2^23 rounds x to an integer k and leaves it in the low bits, with 128 more k + 128: the exponent of
+  // 2^(k + 1), which what is rounded off is multiplied by.
+  const auto magic = hn::Set(d, 12582912.0f + 128.0f);
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));  // in [-0.5, 0.5]
-  // Minimax polynomial of degree 5 for 2^f, relative error 7.5e-8.
-  auto p = hn::MulAdd(hn::Set(d, 0.0013276467797787374f), f, hn::Set(d, 0.009675540961325169f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713464617729f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f));
-  return hn::BitCast(d, hn::Add(hn::BitCast(d32, p), hn::ShiftLeft<23>(hn::BitCast(d32, shifted))));
+  // Half of a minimax polynomial of degree 5 for 2^f, relative error 7.5e-8.
+  auto p = hn::MulAdd(hn::Set(d, 0.0013276467797787374f / 2), f, hn::Set(d, 0.009675540961325169f / 2));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713464617729f / 2));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f / 2));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f / 2));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f / 2));
+  return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(d32, shifted))));
 }
+
+// Groups of values with a smaller maximum get codes of 0: the inverse of their step need not be finite.
+constexpr float kSmallestCoded = 0x1p-110f;
 
 HWY_INLINE float Sum(FullF32 d, hn::Vec<FullF32> v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
 

@@ -24,9 +24,8 @@ namespace kvblend::kernels::simd::HWY_NAMESPACE {
 void CodeRowImpl(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step) {
   const Magnitude magnitude = MagnitudeOf<DataType::kF32>(x, static_cast<size_t>(n));
   const float largest = magnitude.largest * std::abs(scale);
-  // A subnormal maximum has no finite inverse.
-  const bool encodable = magnitude.not_finite == 0 && largest >= std::numeric_limits<float>::min() &&
-                         largest <= std::numeric_limits<float>::max();
+  const bool encodable =
+      magnitude.not_finite == 0 && largest >= kSmallestCoded && largest <= std::numeric_limits<float>::max();
   *step = encodable ? largest / limit : (largest + magnitude.not_finite) * 0.0f;
   const float inverse = encodable ? limit / largest * scale : 0.0f;
   if (!encodable) {
@@ -186,7 +185,7 @@ HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_ste
     }
     const float top = hn::GetLane(hn::MaxOfLanes(d, largest));
     // Weights too small for an inverse are nothing beside any other panel's.
-    const float inverse = top >= 0x1p-110f ? kWeightLimit / top : 0.0f;
+    const float inverse = top >= kSmallestCoded ? kWeightLimit / top : 0.0f;
     for (int64_t j = 0; j < keys; j += kKeyStep) {
       StoreCodes(weights + j / kCodeLanes, hn::Set(d, inverse), out.codes[r] + j);
     }

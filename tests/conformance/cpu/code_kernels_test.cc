@@ -1,6 +1,7 @@
 // The kernels of products of codes, on every instruction set that this processor has: sums of the largest
 // codes, which would be cut off if they did not fit, against integers; and few rows against many, bit for bit.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -217,6 +218,57 @@ TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
       EXPECT_TRUE(std::isfinite(out[0][o]) && out[0][o] == out[2][o]) << std::string(kernels->name);
     }
   }
+}
+
+// The sum of a row's codes, each of which must be within its limits.
+int64_t SumOfCodes(const RowTerms& row) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < row.cols / kCodesPerWord; ++i) {
+    for (int64_t j = 0; j < kCodesPerWord; ++j) {
+      for (const int term : {row.codes[i].high[j], row.codes[i].low[j]}) EXPECT_LE(std::abs(term), 127);
+      sum += kTermBase * row.codes[i].high[j] + row.codes[i].low[j];
+    }
+  }
+  return sum;
+}
+template <typename Code>
+int64_t SumOfCodes(const CodedRows<Code>& row) {
+  int64_t sum = 0;
+  for (int64_t i = 0; i < row.cols; ++i) {
+    const auto code = static_cast<int64_t>(row.codes[i]);
+    EXPECT_LE(std::abs(code), kLargestRowCode<Code>) << i;
+    sum += code;
+  }
+  return sum;
+}
+
+template <typename Code>
+void QuantizesNumbersOfAnySize() {
+  constexpr int64_t kCols = 32;
+  for (int exponent = -149; exponent <= 120; ++exponent) {
+    SCOPED_TRACE(testing::Message() << "codes of " << sizeof(Code) << " bytes, 2^" << exponent);
+    float x[kCols] = {};
+    double total = 0;
+    for (int64_t i = 0; i < kCols; i += 2) {
+      total += x[i] = std::ldexp(i % 3 == 0 ? 1.0f : i % 3 == 1 ? -0.4f : 0.75f, exponent);
+    }
+    alignas(8) Code codes[kCols / CodedRows<Code>::kInputs];
+    float step = -1, sum = -1;
+    const CodedRows<Code> row{codes, &step, &sum, kCols, kCols};
+    simd::QuantizeActivations(x, kF32, kCols, row);
+    const auto of_codes = static_cast<double>(SumOfCodes(row));
+    // Half a step each, and nothing at all of numbers that nobody needs.
+    ASSERT_NEAR(of_codes * double{step}, total, kCols * std::max(0.51 * double{step}, 0x1p-110));
+    ASSERT_NEAR(sum, of_codes * double{step}, std::abs(of_codes) * double{step} * 0x1p-23 + 0x1p-149);
+  }
+}
+
+// Down to the smallest ones, whose steps have no inverse: codes stay what products have room for.
+TEST_F(CodeKernelsTest, ActivationsOfAnySizeHaveCodes) {
+  QuantizesNumbersOfAnySize<int8_t>();
+  QuantizesNumbersOfAnySize<int16_t>();
+  QuantizesNumbersOfAnySize<CodeTerms>();
+  QuantizesNumbersOfAnySize<WideCode>();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SelectiveAttention and AttentionMass of every backend against the definition in double precision.
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/harness.h"
@@ -222,6 +223,40 @@ TEST_P(AttentionConformance, LargeScoresWithSoftCapsAndSinks) {
       }
       EXPECT_GT(mass, 0.25 * rows - 1e-3);  // the first head's
       EXPECT_LT(mass, 0.75 * rows + 1e-3);  // not the last one's
+    }
+  }
+}
+
+// A key or a query that is not finite shows in the rows that it has a part in, and in no others: from logits that are NaN the
+// engine knows that something is wrong.
+TEST_P(AttentionConformance, KeysAndQueriesThatAreNotFiniteShow) {
+  constexpr int32_t kKeys = 300, kBad = 295, kHeadDim = 64;
+  for (const DataType dtype : {kF32, kBF16}) {
+    for (const float bad :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      for (const int32_t rows : {4, 40}) {
+        for (const bool in_query : {false, true}) {
+          SCOPED_TRACE(absl::StrCat(std::string(Name(dtype)), ", ", bad, ", rows ", rows,
+                                    in_query ? ", query" : ", key"));
+          const BatchCase batch{.sequences = {{kKeys, Range(kKeys - rows, kKeys)}}};
+          PagedBatch kv(backend, batch, 1, kHeadDim, dtype, rng);
+          const int64_t element = kv.KeyElement(kv.SlotRow(0, kBad, 0), 3);
+          kv.k_tensor().Fill([&](int64_t row, int64_t d) {
+            return !in_query && row * kHeadDim + d == element ? bad : 1.0f;
+          });
+          Tensor q(backend, kF32, rows, kHeadDim);
+          q.Fill([&](int64_t row, int64_t d) { return in_query && row == rows - 1 && d == 5 ? bad : 0.5f; });
+          Tensor out = Attend(kv, q, 1, 0.125f);
+          out.Download();
+          for (int64_t row = 0; row < rows; ++row) {
+            const bool shows = in_query ? row == rows - 1 : kKeys - rows + row >= kBad;
+            for (int64_t d = 0; d < kHeadDim; ++d)
+              ASSERT_EQ(std::isnan(out.at(row, d)), shows) << row << ", " << d;
+          }
+          EXPECT_TRUE(
+              std::isnan(Mass(kv, q, 1, 0.125f).Values()[0]));  // some row that shows it sees the first key
+        }
+      }
     }
   }
 }

@@ -152,6 +152,37 @@ TEST_P(ElementwiseConformance, GatedActivationThatIsClamped) {
   });
 }
 
+// Also where limits hold values back.
+TEST_P(ElementwiseConformance, NaNStaysNaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t cols : {1, 3, 40}) {
+    const auto row_of = [&](float value) {
+      Tensor row(backend, kF32, 1, cols);
+      row.Fill([=](int64_t, int64_t c) { return c % 3 == 0 ? value : 1.0f; });
+      return row;
+    };
+    const auto expect_nan = [&](Tensor& row) {
+      row.Download();
+      for (int64_t c = 0; c < cols; ++c) EXPECT_EQ(std::isnan(row.at(0, c)), c % 3 == 0) << c;
+    };
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSilu}) {
+      for (const DataType out_dtype : OutputTypes()) {
+        for (const bool in_gate : {false, true}) {
+          SCOPED_TRACE(
+              absl::StrCat("activation ", static_cast<int>(activation), in_gate ? ", gate" : ", up"));
+          Tensor gate = row_of(in_gate ? nan : 1.0f), up = row_of(in_gate ? 1.0f : nan);
+          Tensor out(backend, out_dtype, 1, cols);
+          ASSERT_OK(backend.GatedActivation(stream, activation, gate.view(), up.view(), out.view()));
+          expect_nan(out);
+        }
+      }
+    }
+    Tensor capped = row_of(nan);
+    ASSERT_OK(backend.SoftCap(stream, 30.0f, capped.view()));
+    expect_nan(capped);
+  }
+}
+
 TEST_P(ElementwiseConformance, AddScaled) {
   for (const Shape& s : kShapes) {
     for (const bool one_row : {false, true}) {
