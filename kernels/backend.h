@@ -490,7 +490,7 @@ struct CpuBackendOptions {
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
 /// avx_vnni, avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
-/// that `gemm` needs.
+/// that `gemm` needs. kResourceExhausted: not so many threads can be started.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 /// By the name of a device, as ChooseDevice (kernels/device_choice.h) takes it, with its errors.

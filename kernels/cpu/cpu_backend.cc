@@ -47,10 +47,12 @@ class CpuBackend final : public HostBackend {
       : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, simd::GetTiles(DataType::kF32),
                  bf16_tiles, int16_tiles) {}
 
+  int num_threads() const { return context_.pool.num_threads(); }
+
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat(
-        "cpu: ", context_.pool.num_threads(), " threads, GEMM in ",
+        "cpu: ", num_threads(), " threads, GEMM in ",
         context_.codes != nullptr   ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ")
         : context_.pairs != nullptr ? absl::StrCat("int16 (", std::string(context_.pairs->name), ") and ")
                                     : "",
@@ -361,8 +363,13 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   const Tiles* int16 = rounds && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
-  return std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs,
-                                      own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
+  auto backend = std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs,
+                                              own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
+  if (backend->num_threads() == num_threads) return backend;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "num_threads is ", num_threads, ", of which the system lets this process start ",
+      backend->num_threads(),
+      "; allowed: as many as its limits of threads (ulimit -u, a container's pids) and of memory leave"));
 }
 
 }  // namespace

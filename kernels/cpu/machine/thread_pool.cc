@@ -1,6 +1,7 @@
 #include "kernels/cpu/machine/thread_pool.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "hwy/cache_control.h"
@@ -24,11 +25,15 @@ bool SpinUntil(Condition condition) {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
-  for (int i = 1; i < num_threads; ++i) {
-    workers_.emplace_back([this, on_start] {
-      on_start();
-      WorkerMain();
-    });
+  try {
+    for (int i = 1; i < num_threads; ++i) {
+      workers_.emplace_back([this, on_start] {
+        on_start();
+        WorkerMain();
+      });
+    }
+  } catch (const std::system_error&) {
+    // Those that have been started do the work of all.
   }
 }
 

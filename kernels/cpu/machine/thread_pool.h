@@ -20,8 +20,8 @@ namespace kvblend::kernels {
 /// finishes even when all workers are busy elsewhere. Loops may not be nested.
 class ThreadPool {
  public:
-  /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started. `on_start` runs once
-  /// in every worker.
+  /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started, or as many as the system lets
+  /// it start, which num_threads() tells. `on_start` runs once in every worker.
   ThreadPool(int num_threads, void (*on_start)());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -1,7 +1,14 @@
 // What CreateCpuBackend and CreateBackend accept, what the backends say of themselves, and what their threads
 // must not change.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iostream>
 #include <string>
 
+#include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -20,6 +27,25 @@ TEST(CpuBackendTest, OptionsAreChecked) {
   const auto backend = CreateBackend("gpu", 1);
   EXPECT_TRUE(absl::StartsWith(backend.status().message(), "device is 'gpu'; allowed: auto, cpu"));
 }
+
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
+// The process lives on where it may start fewer threads than it is to have: here their stacks find no room.
+TEST(CpuBackendTest, ThreadsThatCannotBeStartedAreAnError) {
+  testing::GTEST_FLAG(death_test_style) = "threadsafe";
+  const auto create_many = [] {
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20);
+    const rlimit limit{bytes, bytes};
+    if (setrlimit(RLIMIT_AS, &limit) != 0) std::exit(2);
+    const auto backend = CreateCpuBackend({.num_threads = 1000});
+    std::cerr << backend.status() << std::endl;
+    std::exit(absl::IsResourceExhausted(backend.status()) ? 0 : 1);
+  };
+  EXPECT_EXIT(create_many(), testing::ExitedWithCode(0), "num_threads is 1000, of which the system lets");
+}
+#endif
 
 TEST(CpuBackendTest, DescribesItself) {
   const auto backend = CreateBackend("cpu", 2);
