@@ -31,9 +31,12 @@ class KeyReader {
   /// A number strictly between the bounds.
   double Float(std::string_view key, double above, double below) {
     auto value = file_.GetFloat(Key(key));
-    if (value.ok() && !(*value > above && *value < below)) {
-      value = absl::InvalidArgumentError(Concat(file_.name(), ": key '", Key(key), "' is ", *value,
-                                                "; allowed: above ", above, ", below ", below));
+    const auto is_within = [&](double x) { return x > above && x < below; };
+    // As a float too, which it becomes: there too small a number is 0.
+    if (value.ok() && !(is_within(*value) && is_within(static_cast<float>(*value)))) {
+      value =
+          absl::InvalidArgumentError(Concat(file_.name(), ": key '", Key(key), "' is ", *value,
+                                            "; allowed: above ", above, ", below ", below, " as a float32"));
     }
     return Keep(std::move(value));
   }

@@ -19,7 +19,7 @@ constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 24;
-constexpr double kMaxScale = 1e6;
+constexpr double kMaxScale = 1e6, kMinDivisor = 1e-6;
 constexpr double kMinSoftCap = 1e-3;  // kernels::Backend takes none below
 
 absl::Status RefuseConfig(const GgufFile& file, std::string_view what) {
@@ -121,7 +121,7 @@ absl::Status ReadScales(KeyReader& keys, ModelConfig& config) {
   config.attention_scale =
       static_cast<float>(keys.FloatOr("attention.scale", 0, kMaxScale, config.attention_scale));
   // The file says by what logits are divided.
-  config.logit_scale = static_cast<float>(1 / keys.FloatOr("logit_scale", 0, kMaxScale, 1));
+  config.logit_scale = static_cast<float>(1 / keys.FloatOr("logit_scale", kMinDivisor, kMaxScale, 1));
   return keys.status();
 }
 

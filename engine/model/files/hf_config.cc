@@ -13,6 +13,8 @@ namespace kvblend::model {
 namespace {
 
 constexpr int64_t kMaxHfInteger = std::numeric_limits<int32_t>::max();
+constexpr int64_t kMaxHfHeadDim =
+    65536;  // as of backends; RoPE's divisors are made before any tensor is looked at
 
 const HfField* FindField(absl::Span<const HfField> fields, std::string_view name) {
   const auto found =
@@ -124,15 +126,16 @@ absl::Status ConfigTranslator::TranslateHeads() {
   model_.num_kv_heads = kv_heads.value_or(*heads);
   out_.SetInteger(Key("attention.head_count_kv"), static_cast<uint64_t>(model_.num_kv_heads));
 
-  KVBLEND_ASSIGN_OR_RETURN(const auto head_dim, config_.Integer("head_dim", 2, kMaxHfInteger));
+  KVBLEND_ASSIGN_OR_RETURN(const auto head_dim, config_.Integer("head_dim", 2, kMaxHfHeadDim));
   if (!head_dim.has_value() && *hidden % *heads != 0) {
     return config_.Wrong("num_attention_heads",
                          Concat("divisors of 'hidden_size', ", *hidden, ", as there is no field 'head_dim'"));
   }
   model_.head_dim = head_dim.value_or(*hidden / *heads);
-  if (model_.head_dim % 2 != 0) {
-    return config_.Wrong(head_dim.has_value() ? "head_dim" : "num_attention_heads",
-                         Concat("what makes heads of an even size; it is ", model_.head_dim));
+  if (model_.head_dim % 2 != 0 || model_.head_dim > kMaxHfHeadDim) {
+    return config_.Wrong(
+        head_dim.has_value() ? "head_dim" : "num_attention_heads",
+        Concat("what makes heads of an even size, up to ", kMaxHfHeadDim, "; it is ", model_.head_dim));
   }
   if (head_dim.has_value()) {
     out_.SetInteger(Key("attention.key_length"), static_cast<uint64_t>(*head_dim));

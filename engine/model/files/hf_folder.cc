@@ -234,7 +234,9 @@ absl::Status FolderReader::Read() {
   const HfFields config(text_part.has_value() ? *text_part : object, path);
   KVBLEND_ASSIGN_OR_RETURN(const HfModel model, TranslateHfConfig(config, out_));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<SafeTensor> tensors, ReadTensors());
-  if (text_part.has_value()) tensors = TextTensorsOf(std::move(tensors));
+  if (text_part.has_value()) {
+    KVBLEND_ASSIGN_OR_RETURN(tensors, TextTensorsOf(std::move(tensors), name_));
+  }
   KVBLEND_RETURN_IF_ERROR(TranslateHfTensors(std::move(tensors), model, name_, out_));
   KVBLEND_RETURN_IF_ERROR(ReadTokenIds(config));
   return ReadTokenizer();

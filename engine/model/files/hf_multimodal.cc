@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
 #include "engine/model/files/json_text.h"
 #include "engine/model/gguf/gguf_text.h"
@@ -63,7 +64,8 @@ absl::StatusOr<std::optional<nlohmann::json>> TextPartOf(const HfFields& config)
   return part;
 }
 
-std::vector<SafeTensor> TextTensorsOf(std::vector<SafeTensor> tensors) {
+absl::StatusOr<std::vector<SafeTensor>> TextTensorsOf(std::vector<SafeTensor> tensors,
+                                                      std::string_view name) {
   // Two generations of transformers name them.
   static constexpr std::string_view kOfImages[] = {"vision_tower.", "multi_modal_projector.",
                                                    "model.vision_tower.", "model.multi_modal_projector."};
@@ -72,6 +74,7 @@ std::vector<SafeTensor> TextTensorsOf(std::vector<SafeTensor> tensors) {
       {"language_model.lm_head.", "lm_head."},
       {"model.language_model.", "model."}};
   std::vector<SafeTensor> kept;
+  absl::flat_hash_set<std::string> names;
   for (SafeTensor& tensor : tensors) {
     const auto begins = [&](std::string_view prefix) { return tensor.name.starts_with(prefix); };
     if (std::any_of(std::begin(kOfImages), std::end(kOfImages), begins)) continue;
@@ -79,6 +82,10 @@ std::vector<SafeTensor> TextTensorsOf(std::vector<SafeTensor> tensors) {
       if (!begins(prefix)) continue;
       tensor.name.replace(0, prefix.size(), own);
       break;
+    }
+    if (!names.insert(tensor.name).second) {
+      return absl::DataLossError(
+          Concat(name, ": tensor ", Quote(tensor.name), " is there twice, under different names"));
     }
     kept.push_back(std::move(tensor));
   }

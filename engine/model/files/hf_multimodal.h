@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,7 +16,8 @@ namespace kvblend::model {
 /// model for text alone. kUnimplemented naming a field that may change results and is not known.
 absl::StatusOr<std::optional<nlohmann::json>> TextPartOf(const HfFields& config);
 
-/// The tensors of the text part, under the names that they have in folders of such models alone.
-std::vector<SafeTensor> TextTensorsOf(std::vector<SafeTensor> tensors);
+/// The tensors of the text part, under the names that they have in folders of such models alone. kDataLoss naming `name` and
+/// the tensor where two have one such name.
+absl::StatusOr<std::vector<SafeTensor>> TextTensorsOf(std::vector<SafeTensor> tensors, std::string_view name);
 
 }  // namespace kvblend::model

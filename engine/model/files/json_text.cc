@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -11,6 +12,7 @@ namespace kvblend::model {
 namespace {
 
 constexpr size_t kMaxJsonDepth = 16;
+constexpr size_t kMaxShownError = 200;
 
 // Leaves the parser, which knows no other way of being stopped by what it calls.
 class Refused final : public std::exception {
@@ -50,7 +52,8 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::Span<const std::byte> bytes
     if (value.is_object()) return value;
     why = "it is no object";
   } catch (const std::exception& error) {
-    why = error.what();
+    why = std::string_view(error.what())
+              .substr(0, kMaxShownError);  // the parser's has all of a text that is wrong
   }
   return absl::InvalidArgumentError(Concat(name, ": not the JSON that is expected: ", why));
 }

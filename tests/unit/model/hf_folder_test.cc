@@ -114,6 +114,12 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
   ExpectRefused(config("\"hidden_size\": 16", "\"hidden_size\": 18"), kInvalid,
                 "field 'num_attention_heads' is 4");
   ExpectRefused(config("\"hidden_size\": 16,", ""), kInvalid, "field 'hidden_size' is missing");
+  // Before RoPE's divisors are made, one for every other element of a head.
+  ExpectRefused(config("\"vocab_size\": 12", "\"vocab_size\": 12, \"head_dim\": 2147483646"), kInvalid,
+                "field 'head_dim' is 2147483646; allowed: whole numbers from 2 to 65536");
+  ExpectRefused(
+      config("\"hidden_size\": 16", "\"hidden_size\": 2147483640"), kInvalid,
+      "field 'num_attention_heads' is 4; allowed: what makes heads of an even size, up to 65536; it is 536870910");
   ExpectRefused(config("\"silu\"", "\"gelu\""), kUnknown, "field 'hidden_act' is \"gelu\"; allowed: silu");
   ExpectRefused(config("\"llama3\"", "\"dynamic\""), kUnknown, "field 'rope_type' is \"dynamic\"");
   ExpectRefused(config("\"high_freq_factor\": 4.0", "\"high_freq_factor\": 1.0"), kInvalid,
@@ -236,9 +242,35 @@ TEST(HfFolderTest, OfAModelThatSeesImagesTheTextPartIsTaken) {
     unknown["config.json"].replace(unknown["config.json"].find("mm_tokens"), 9, "mn_tokens");
     ExpectRefused(unknown, kUnknown, "field 'mn_tokens_per_image' (256) is not known for 'gemma3'");
   }
+  // Of two tensors that are the same one, neither is taken.
+  auto twice = plain_files;
+  twice["config.json"] = nlohmann::json{{"model_type", "gemma3"}, {"text_config", text}}.dump();
+  twice["model.safetensors"] =
+      ChangedHeader(plain_files.at("model.safetensors"), [&](nlohmann::json& header, size_t end) {
+        header["language_model.model.norm.weight"] = {
+            {"dtype", "F16"}, {"shape", {2}}, {"data_offsets", {end, end + 4}}};
+      });
+  ExpectRefused(twice, kDamaged, "folder: tensor 'model.norm.weight' is there twice");
   auto without = plain_files;
   without["config.json"] = R"({"model_type": "gemma3"})";
   ExpectRefused(without, kInvalid, "field 'text_config' is missing; allowed: an object");
+}
+
+// Logits are multiplied by its inverse, which a float must hold.
+TEST(HfFolderTest, TheScaleOfLogitsHasAnInverse) {
+  const auto file = Present(Changed("granite", "config.json", "8.0", "1e-39"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(std::string(ReadModelConfig(*file).status().message()),
+              HasSubstr("key 'granite.logit_scale' is 1e-39; allowed: above 1e-06"));
+}
+
+TEST(HfFolderTest, WhatIsNoJsonIsNotRepeatedInFull) {
+  auto files = ReadFolder("llama");
+  files["config.json"] = "{\"" + std::string(100'000, 'x');
+  const absl::Status status = Present(files).status();
+  EXPECT_EQ(status.code(), kInvalid);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("folder/config.json: not the JSON that is expected"));
+  EXPECT_LT(status.message().size(), 300u);
 }
 
 TEST(HfFolderTest, RefusesTensorsByName) {

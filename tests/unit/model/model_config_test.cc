@@ -312,6 +312,12 @@ TEST(ModelConfigTest, RefusesNumbersOutOfRange) {
         ReadConfig(TinyModelBuilder({}).SetFloat32("llama.attention.layer_norm_rms_epsilon", epsilon)),
         kInvalid, "key 'llama.attention.layer_norm_rms_epsilon' is");
   }
+  std::string tiny;  // which floats do not have
+  test_support::AppendBytes(tiny, 1e-60);
+  for (const char* key : {"llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"}) {
+    ExpectRefused(ReadConfig(TinyModelBuilder({}).SetRaw(key, /*float64*/ 12, tiny)), kInvalid,
+                  "key '" + std::string(key) + "' is 1e-60; allowed: above 0");
+  }
   ExpectRefused(ReadConfig(TinyModelBuilder({}).SetUint32("llama.attention.head_count_kv", 3)), kInvalid,
                 "key 'llama.attention.head_count_kv' is 3; allowed: divisors of the 4 heads");
   ExpectRefused(ReadConfig(TinyModelBuilder({.head_dim = 7})), kInvalid,
