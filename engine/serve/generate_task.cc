@@ -181,14 +181,18 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
   delta.text = stop_.Push(text);
   said_bytes_ += static_cast<int64_t>(delta.text.size());
   if (stop_.matched()) {
-    finish_ = FinishReason::kStopString;
-    result_.stop_string = stop_.matched_string();
+    NoteStop();
   } else if (result_.completion_tokens >= request_.sampling.max_tokens) {
     finish_ = FinishReason::kMaxTokens;
   } else if (prompt_.num_tokens >= runtime_.max_context_tokens) {
     finish_ = FinishReason::kContextFull;
   }
   observer_->OnText(delta);
+}
+
+void GenerateTask::NoteStop() {
+  finish_ = FinishReason::kStopString;
+  result_.stop_string = stop_.matched_string();
 }
 
 void GenerateTask::NotePlace(const std::string& text) {
@@ -201,6 +205,7 @@ void GenerateTask::Finish() {
   decoding_ = false;
   TextDelta rest;
   rest.text = stop_.Push(decoder_.Flush());
+  if (stop_.matched()) NoteStop();  // at the latest by what stands for a character that is never completed
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);
   said_bytes_ += static_cast<int64_t>(rest.text.size());

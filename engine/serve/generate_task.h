@@ -79,6 +79,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   /// Delivers a token's text; sets finish_ when it ends the answer.
   void Deliver(const generate::Sampled& sampled);
   void Finish();
+  /// Notes that a stop string has come, and which.
+  void NoteStop();
   /// Notes where the text of a token is.
   void NotePlace(const std::string& text);
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;

@@ -129,6 +129,21 @@ TEST_F(EngineTest, StopStringsEndTheTextBeforeThem) {
   EXPECT_EQ(stopped->text, text.substr(0, second));
 }
 
+// What stands for a character that was begun and is never completed comes when the answer is over.
+TEST_F(EngineTest, AStopStringMayCompleteBehindTheLastToken) {
+  GenerateRequest request = Request();
+  request.sampling.max_tokens = 1;
+  request.sampling.logit_bias = {{test_support::kTinyFirstByte + 0xE2, 100}};
+  const auto cut = Generate(request);
+  ASSERT_EQ(cut->text, "\uFFFD");
+  EXPECT_EQ(cut->result.finish_reason, FinishReason::kMaxTokens);
+  request.sampling.stop = {"\uFFFD"};
+  const auto stopped = Generate(request);
+  EXPECT_EQ(stopped->text, "");
+  EXPECT_EQ(stopped->result.finish_reason, FinishReason::kStopString);
+  EXPECT_EQ(stopped->result.stop_string, "\uFFFD");
+}
+
 TEST_F(EngineTest, TheSameSeedGivesTheSameTextAndTheSeedIsEchoed) {
   GenerateRequest request = Request();
   request.sampling.temperature = 1.5;
