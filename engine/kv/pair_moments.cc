@@ -42,6 +42,22 @@ void Put(absl::Span<const T> values, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
+/// Which pairs can be added: what is none of these numbers would stay in the sums for ever, and so would what f32 has no
+/// square of. Of those below the limit the squares of any number of pairs add up.
+std::vector<bool> Usable(const LayerPairs& pairs, int64_t channels) {
+  constexpr float kLargest = 1e15f;
+  const auto fit = [&](absl::Span<const float> values, size_t row) {
+    const auto begin = values.begin() + static_cast<int64_t>(row) * channels;
+    return std::all_of(begin, begin + channels, [](float x) { return std::abs(x) <= kLargest; });
+  };
+  std::vector<bool> usable(pairs.tokens.size());
+  for (size_t row = 0; row < usable.size(); ++row) {
+    const float weight = pairs.weights[row];
+    usable[row] = weight > 0 && weight <= kLargest && fit(pairs.stored, row) && fit(pairs.fresh, row);
+  }
+  return usable;
+}
+
 }  // namespace
 
 std::vector<float> WeightsOfMass(absl::Span<const float> mass) {
@@ -112,12 +128,13 @@ void PairMoments::Add(const LayerPairs& pairs) {
   // Rows times the roots of their weights, about their places' means here; behind them, for each place, what its mean
   // here differs from the mean so far.
   FloatMatrix x = FloatMatrix::Zero(rows + kPlaces, channels_), d = x;
+  const std::vector<bool> usable = Usable(pairs, channels_);
   for (int64_t p = 0; p < kPlaces; ++p) {
     double added = 0;
     Row mean_x = Row::Zero(channels_), mean_d = mean_x;
     const auto for_rows = [&](auto&& visit) {
       for (int64_t i = 0; i < rows; ++i) {
-        if (pairs.weights[i] > 0 && kernels::KvCorrectionPlace(pairs.tokens[i]) == p) visit(i);
+        if (usable[i] && kernels::KvCorrectionPlace(pairs.tokens[i]) == p) visit(i);
       }
     };
     for_rows([&](int64_t i) {

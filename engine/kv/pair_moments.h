@@ -45,6 +45,7 @@ class PairMoments {
   /// What AppendTo appends.
   static int64_t EncodedBytes(int64_t channels, Kind kind);
 
+  /// Leaves out pairs with values that are not finite, or above 1e15: one of them would spoil all sums for good.
   void Add(const LayerPairs& pairs);
   /// All pairs so far count as `factor` times what they did. In (0, 1].
   void Fade(double factor);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <utility>
@@ -146,6 +147,49 @@ TEST_F(PairMomentsTest, AreTheMomentsOfAllPairs) {
   }
   EXPECT_EQ(moments.count(), 102);
   ExpectMomentsOf({{.x = all_x, .y = all_y, .weights = Ones(102), .tokens = all_tokens}}, moments);
+}
+
+/// One overflow in a prompt, or one damaged chunk, must not end learning for good.
+TEST_F(PairMomentsTest, PairsThatAreNoNumbersAreLeftOut) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN(),
+                  kInf = std::numeric_limits<float>::infinity();
+  std::vector<float> x, y;
+  Make(30, x, y);
+  std::vector<float> bad_x = x, bad_y = y, bad_weights = Ones(30), weights = Ones(30);
+  int64_t row = 2;
+  for (const float bad : {kNan, kInf, -kInf, 3e38f, -1e20f}) {
+    bad_x[row++ * kChannels + 3] = bad;
+    bad_y[row++ * kChannels + 7] = bad;
+  }
+  bad_weights[row++] = kNan;
+  bad_weights[row++] = kInf;
+  std::fill(weights.begin() + 2, weights.begin() + row, 0.0f);
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments actual(kChannels, kind), expected(kChannels, kind);
+    Add(actual, bad_x, bad_y, bad_weights);
+    Add(expected, x, y, weights);
+    EXPECT_EQ(actual.count(), 30 - 12);
+    std::string bytes, expected_bytes;
+    actual.AppendTo(bytes);
+    expected.AppendTo(expected_bytes);
+    EXPECT_EQ(bytes, expected_bytes);
+  }
+}
+
+TEST_F(PairMomentsTest, OfTheLargestPairsTheSumsAreNumbers) {
+  std::vector<float> x, y;
+  Make(30, x, y);
+  for (float& value : x) value = std::copysign(1e15f, value - 10);
+  for (float& value : y) value = std::copysign(1e15f, value - 60);
+  for (const Kind kind : {Kind::kFull, Kind::kDiagonal}) {
+    PairMoments moments(kChannels, kind);
+    Add(moments, x, y, std::vector<float>(30, 1e6f));  // more than replicas together ever have
+    EXPECT_EQ(moments.count(), 30);
+    std::string bytes;
+    moments.AppendTo(bytes);
+    std::string_view rest = bytes;
+    EXPECT_TRUE(PairMoments(kChannels, kind).TakeFrom(rest).ok());
+  }
 }
 
 TEST_F(PairMomentsTest, AWeightIsACount) {
