@@ -63,8 +63,8 @@ void Terminal::PrintWarning(std::string_view message) {
 
 void Terminal::PrintNote(std::string_view line) { err << Coloured(colour, kDim, line) << std::endl; }
 
-ProgressBar::ProgressBar(Terminal& terminal, std::string label)
-    : terminal_(terminal), label_(std::move(label)), start_(absl::Now()) {}
+ProgressBar::ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every)
+    : terminal_(terminal), label_(std::move(label)), line_every_(line_every), start_(absl::Now()) {}
 
 ProgressBar::~ProgressBar() { Clear(); }
 
@@ -73,22 +73,30 @@ void ProgressBar::Clear() {
 }
 
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
-  if (!terminal_.err_is_terminal) return;
+  if (begun_at_ < 0) begun_at_ = done;
+  const bool draws = terminal_.err_is_terminal;
+  if (!draws && line_every_ == absl::InfiniteDuration()) return;
   const absl::Time now = absl::Now();
-  if (drawn_ && done < total && now - last_drawn_ < kRedrawInterval) return;
+  if (draws ? drawn_ && done < total && now - last_drawn_ < kRedrawInterval : now - last_drawn_ < line_every_)
+    return;
   last_drawn_ = now;
-  const double share =
-      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
-  const int filled = static_cast<int>(std::lround(share * kBarWidth));
-  std::string line = absl::StrFormat("\r\033[K%s [%s%s] %d/%d", label_, std::string(filled, '#'),
-                                     std::string(kBarWidth - filled, '-'), done, total);
+  std::string line = draws ? "\r\033[K" + label_ : label_;
+  if (draws) {
+    const double share =
+        total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
+    const auto filled = static_cast<size_t>(std::lround(share * kBarWidth));
+    absl::StrAppend(&line, " [", std::string(filled, '#'), std::string(kBarWidth - filled, '-'), "]");
+  }
+  absl::StrAppend(&line, " ", done, "/", total);
   const double elapsed = absl::ToDoubleSeconds(now - start_);
-  if (done > 0 && done < total && elapsed > 1) {
-    absl::StrAppend(&line, ", ", HumanSeconds(elapsed / share - elapsed), " left");
+  if (done > begun_at_ && done < total && elapsed > 1) {
+    const double left = elapsed * static_cast<double>(total - done) / static_cast<double>(done - begun_at_);
+    absl::StrAppend(&line, ", ", HumanSeconds(left), " left");
   }
   if (!note.empty()) line.append("  ").append(note);
+  if (!draws) line.append("\n");
   terminal_.err << line << std::flush;
-  drawn_ = true;
+  drawn_ = draws;
 }
 
 std::string HumanBytes(int64_t bytes) {

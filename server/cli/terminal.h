@@ -38,10 +38,11 @@ struct Terminal {
   void PrintNote(std::string_view line);
 };
 
-/// One line that is redrawn as work goes on; silent when `err` is no terminal. Erases itself at the end.
+/// One line that is redrawn as work goes on. Erases itself at the end.
 class ProgressBar {
  public:
-  ProgressBar(Terminal& terminal, std::string label);
+  /// `line_every`: where `err` is no terminal, a line of its own so often at most; infinite: none.
+  ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every = absl::InfiniteDuration());
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
@@ -54,7 +55,9 @@ class ProgressBar {
  private:
   Terminal& terminal_;
   const std::string label_;
+  const absl::Duration line_every_;
   const absl::Time start_;
+  int64_t begun_at_ = -1;  // what was done at the first Update, perhaps by an earlier run; -1: there was none
   bool drawn_ = false;
   absl::Time last_drawn_ = absl::InfinitePast();
 };

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "engine/api/calibration.h"
 #include "server/cli/bench/dataset.h"
@@ -80,8 +81,10 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
   }
   if (!flags.corpus.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags));
+    std::filesystem::path named = flags.corpus.front();
+    if (!named.has_filename()) named = named.parent_path();  // it ends with a slash
     options.origin = absl::StrCat(options.corpus.documents.size(), " documents, ",
-                                  std::filesystem::path(flags.corpus.front()).filename().string());
+                                  absl::ClippedSubstr(named.filename().string(), 0, 200));
     return options;
   }
   if (flags.passages.size() != 1 && flags.passages.size() != flags.data.size()) {
@@ -149,7 +152,7 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
   CalibrationReport report;
   {
-    ProgressBar bar(terminal, "Calibrate");
+    ProgressBar bar(terminal, "Calibrate", /*line_every=*/absl::Seconds(10));
     KVBLEND_ASSIGN_OR_RETURN(report, Calibrate(flags.connection.engine_options, options,
                                                [&](int64_t done, int64_t total, std::string_view what) {
                                                  bar.Update(done, total, what);

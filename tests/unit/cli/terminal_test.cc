@@ -66,6 +66,20 @@ TEST(ProgressBarTest, SilentElsewhere) {
   EXPECT_EQ(streams.err.str(), "");
 }
 
+TEST(ProgressBarTest, WhereThereIsNoTerminalLinesWillDo) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/false};
+  {
+    ProgressBar bar(terminal, "Work", absl::ZeroDuration()), seldom(terminal, "Seldom", absl::Hours(1000));
+    for (int64_t done = 2; done < 4; ++done) {
+      bar.Update(done, 4, "going on");
+      seldom.Update(done, 4, "");
+    }
+  }
+  EXPECT_EQ(streams.err.str(), "Work 2/4  going on\nSeldom 2/4\nWork 3/4  going on\n");
+  EXPECT_EQ(streams.out.str(), "");
+}
+
 TEST(TerminalTest, HumanUnits) {
   EXPECT_EQ(HumanBytes(0), "0 B");
   EXPECT_EQ(HumanBytes(999), "999 B");
