@@ -67,8 +67,8 @@ using CalibrationProgress =
 
 /// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence there.
 /// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad documents, a file to resume
-/// from that is damaged or of another model or other prompts. Otherwise what loading the
-/// model, running it or writing the file gives.
+/// from that is damaged or of another model or other prompts, a file to write whose place something else has. Otherwise what
+/// loading the model, running it or writing a file gives; files that cannot be written are found before the model is loaded.
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress);
 

@@ -77,6 +77,23 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 }  // namespace
 
+absl::Status CheckReplaceable(const std::string& path) {
+  struct stat named;
+  if (stat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file; allowed: one, or a new name"));
+  }
+  const std::string part = PartOf(path);
+  KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
+  unlink(part.c_str());  // as long as nobody else may write it
+  close(file);
+  return absl::OkStatus();
+}
+
+absl::Status RemoveFile(const std::string& path) {
+  if (unlink(path.c_str()) == 0) return SyncFolderOf(path);
+  return errno == ENOENT ? absl::OkStatus() : SystemError("cannot remove", path);
+}
+
 void RemoveUnfinished(const std::string& path) { unlink(PartOf(path).c_str()); }
 
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
@@ -94,12 +111,13 @@ absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
   return SyncFolderOf(path);
 }
 
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return SystemError("cannot open", path);
   std::string bytes, block(size_t{1} << 16, '\0');
   while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
     bytes.append(block, 0, static_cast<size_t>(file.gcount()));
+    if (std::string_view(bytes).substr(0, magic.size()) != magic) return bytes;
   }
   if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
   return bytes;

@@ -14,10 +14,18 @@ namespace kvblend::kv {
 /// the old one is.
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes);
 
+/// Whether ReplaceFile can do that now: before hours of work on what is to be written. What stands there stays. kInvalidArgument: it is
+/// no regular file. Otherwise as ReplaceFile.
+absl::Status CheckReplaceable(const std::string& path);
+
+/// Brings its absence to the disk, too. OK where it was not there.
+absl::Status RemoveFile(const std::string& path);
+
 /// What a process that died in ReplaceFile left beside the name. REQUIRES: nobody else replaces the file.
 void RemoveUnfinished(const std::string& path);
 
-/// kNotFound, kPermissionDenied or kDataLoss, naming the file.
-absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
+/// kNotFound, kPermissionDenied or kDataLoss, naming the file. Of what does not begin with `magic` only the beginning is read: a model
+/// that was given by mistake may be larger than memory.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic);
 
 }  // namespace kvblend::kv

@@ -188,12 +188,22 @@ std::string CorrectionVersion(std::string_view bytes) {
 }
 
 absl::StatusOr<CorrectionFile> ReadCorrectionFile(const std::string& path) {
-  KVBLEND_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path));
+  KVBLEND_ASSIGN_OR_RETURN(const std::string bytes, ReadWholeFile(path, kMagic));
   absl::StatusOr<LearnedCorrection> correction = DecodeCorrection(bytes);
   if (!correction.ok()) {
     return absl::Status(correction.status().code(), absl::StrCat(path, ": ", correction.status().message()));
   }
   return CorrectionFile{*std::move(correction), CorrectionVersion(bytes)};
+}
+
+absl::Status CheckCorrectionWritable(const std::string& path) {
+  KVBLEND_RETURN_IF_ERROR(CheckReplaceable(path));
+  const absl::StatusOr<std::string> bytes = ReadWholeFile(path, kMagic);
+  if (absl::IsNotFound(bytes.status())) return absl::OkStatus();
+  KVBLEND_RETURN_IF_ERROR(bytes.status());
+  if (bytes->empty() || bytes->starts_with(kMagic)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " is something else than a learned correction; allowed: one, or a new name"));
 }
 
 absl::Status WriteCorrectionFile(const std::string& path, const LearnedCorrection& correction) {

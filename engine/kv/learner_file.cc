@@ -7,7 +7,6 @@
 namespace kvblend::kv {
 namespace {
 
-constexpr std::string_view kLearnerMagic = "kvblmomt";
 constexpr uint32_t kLearnerVersion = 1;
 constexpr size_t kLearnerHeader = 112, kBaseBytes = 16;
 
@@ -44,7 +43,10 @@ absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::s
   LearnerState state;
   for (int64_t* count : {&state.fitted_chunks, &state.kept_back_chunks, &state.tokens}) {
     *count = TakeValue<int64_t>(values);
-    if (*count < 0) return BadMoments(absl::StrCat("a count is ", *count, "; allowed: 0 or more"));
+    constexpr int64_t kMost = int64_t{1} << 48;  // so that sums do not run over
+    if (*count < 0 || *count > kMost) {
+      return BadMoments(absl::StrCat("a count is ", *count, "; allowed: 0 to ", kMost));
+    }
   }
   const std::string_view base = values.substr(0, kBaseBytes);
   if (base[0] != '\0') {

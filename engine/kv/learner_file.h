@@ -19,6 +19,9 @@
 
 namespace kvblend::kv {
 
+/// What such files begin with.
+inline constexpr std::string_view kLearnerMagic = "kvblmomt";
+
 /// REQUIRES: sizes as the options say.
 std::string EncodeLearner(const LearnerOptions& options, const LearnerState& state);
 

@@ -38,7 +38,7 @@ absl::StatusOr<LearnerState> MomentsCheckpoint::Restore() const {
   fresh.fitted.assign(options_.num_layers, PairMoments(options_.channels()));
   fresh.kept_back = fresh.fitted;
   if (path_.empty()) return fresh;
-  absl::StatusOr<std::string> bytes = ReadWholeFile(path_);
+  absl::StatusOr<std::string> bytes = ReadWholeFile(path_, kLearnerMagic);
   if (absl::IsNotFound(bytes.status())) return fresh;
   if (!bytes.ok()) return bytes.status();
   const auto refused = [&](absl::string_view why) {

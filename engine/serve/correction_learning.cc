@@ -14,6 +14,7 @@
 #include "engine/kv/correction_file.h"
 #include "engine/kv/learner_file.h"
 #include "engine/kv/section_rows.h"
+#include "engine/store/format/token_hash.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend {
@@ -100,7 +101,7 @@ void CorrectionLearning::Recall() {
   kv::RemoveUnfinished(MomentsPath());
   kv::RemoveUnfinished(LearnedPath());
   bool recalled = false;
-  if (const auto bytes = kv::ReadWholeFile(MomentsPath()); bytes.ok()) {
+  if (const auto bytes = kv::ReadWholeFile(MomentsPath(), kv::kLearnerMagic); bytes.ok()) {
     absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
     recalled = state.ok();
     if (recalled) {
@@ -175,14 +176,19 @@ void CorrectionLearning::Share() {
   sharing_->EndTurn();
 }
 
-void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry) {
+void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry,
+                             absl::Span<const int32_t> token_ids) {
+  // By its text alone: what is fitted in one namespace, or behind one anchor, must not judge the fit in another.
+  const bool kept_back = store::HashTokens(token_ids)[0] % kKeepBackEvery == 0;
   absl::MutexLock lock(&mutex_);
   if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
-  queue_.push_back({std::move(fresh), std::move(entry)});
+  queue_.push_back({std::move(fresh), std::move(entry), kept_back});
 }
 
 bool CorrectionLearning::HasWork() const {
-  return stopping_ || reset_asked_ || turn_asked_ || !queue_.empty() || (save_asked_ && dirty_);
+  if (stopping_ || reset_asked_ || turn_asked_) return true;
+  // Chunks may come faster than they are learned from, and who waits for an update would wait for ever.
+  return updates_ == 0 && (!queue_.empty() || (save_asked_ && dirty_));
 }
 
 void CorrectionLearning::Run() {
@@ -237,7 +243,7 @@ void CorrectionLearning::Learn(const Chunk& chunk) {
   for (float& weight : weights) weight *= static_cast<float>(chunk.fresh->weight);
   learner_.Add({.tokens = rows,
                 .weights = weights,
-                .kept_back = chunk.entry.key().digest()[0] % kKeepBackEvery == 0,
+                .kept_back = chunk.kept_back,
                 .stored = stored,
                 .fresh = chunk.fresh->values()});
   {
@@ -296,15 +302,16 @@ void CorrectionLearning::Fit() {
       verdict->kept_back_chunks, PercentOf(verdict->before), verdict->fitted_chunks,
       PercentOf(verdict->after),
       loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
-  if (loaded != nullptr) {
-    if (!options_.folder.empty()) {
-      if (const absl::Status s = kv::WriteCorrectionFile(LearnedPath(), verdict->correction); !s.ok()) {
-        spdlog::warn("a learned correction will not outlive this process: {}", std::string(s.message()));
-      }
-    }
-    SetInForce(std::move(verdict->correction));
-  }
+  // First what tells the correction that learning began with: if the process dies here, the next start does not take the
+  // fit for one that began with another.
   if (!options_.folder.empty()) Save();
+  if (loaded == nullptr) return;
+  if (!options_.folder.empty()) {
+    if (const absl::Status s = kv::WriteCorrectionFile(LearnedPath(), verdict->correction); !s.ok()) {
+      spdlog::warn("a learned correction will not outlive this process: {}", std::string(s.message()));
+    }
+  }
+  SetInForce(std::move(verdict->correction));
 }
 
 void CorrectionLearning::Forget() {
@@ -326,8 +333,12 @@ void CorrectionLearning::Forget() {
   }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
   if (!options_.folder.empty()) {
-    unlink(LearnedPath().c_str());
-    unlink(MomentsPath().c_str());
+    for (const std::string& path : {LearnedPath(), MomentsPath()}) {
+      if (const absl::Status s = kv::RemoveFile(path); !s.ok()) {
+        spdlog::warn("what was learned is forgotten, but the next start finds it again: {}",
+                     std::string(s.message()));
+      }
+    }
   }
   absl::MutexLock lock(&mutex_);
   runtime_.correction = loaded;
@@ -377,7 +388,9 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
     reset_asked_ = reset_asked_ || action == CorrectionAction::kReset;
     turn_asked_ = turn_asked_ || (sharing_ != nullptr && action == CorrectionAction::kFreeze);
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
+      ++updates_;
       mutex_.Await(absl::Condition(this, &CorrectionLearning::Idle));
+      --updates_;
     }
   }
   return Stats();

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "engine/api/correction.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/kv/correction_learner.h"
@@ -54,8 +55,9 @@ class CorrectionLearning {
   /// What prompts have to keep.
   blend::FreshRowOptions fresh_rows() const { return {budget_, learner_options_.anchoring}; }
 
-  /// What a prompt computed of a chunk that the store now has. `entry` must have arrived.
-  void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry);
+  /// What a prompt computed of a chunk of these tokens that the store now has. `entry` must have arrived.
+  void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry,
+           absl::Span<const int32_t> token_ids);
 
   /// Done when it returns, which may take as long as one layer's fit. kFailedPrecondition: it cannot learn.
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
@@ -68,6 +70,7 @@ class CorrectionLearning {
   struct Chunk {
     std::shared_ptr<const blend::FreshRows> fresh;
     store::ChunkHandle entry;
+    bool kept_back;
   };
 
   // On the thread, or before it starts.
@@ -113,6 +116,7 @@ class CorrectionLearning {
   bool save_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool reset_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool turn_asked_ ABSL_GUARDED_BY(mutex_) = false;  // to tell others at once
+  int updates_ ABSL_GUARDED_BY(mutex_) = 0;          // that wait until the thread is idle
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
   std::thread thread_;  // last

@@ -44,7 +44,7 @@ bool StoreMissTask::Advance(PromptRunner& runner) {
   }
   StoredChunk stored = storing->TakeStored();
   if (learning_ != nullptr && entry_.fresh != nullptr) {
-    learning_->Add(std::move(entry_.fresh), *std::move(stored.entry));
+    learning_->Add(std::move(entry_.fresh), *std::move(stored.entry), entry_.token_ids);
   }
   if (!stored.already_present) counts_->stored.fetch_add(1, std::memory_order_relaxed);
   return false;

@@ -58,6 +58,7 @@ def test_documents_will_do(tmp_path):
     learned = json.loads(done.stdout)
     assert (learned["fitted_prompts"], learned["held_out_prompts"]) == (4, 2)
     assert learned["kl_after"] < learned["kl_before"] and not learned["by_attention"]
+    assert done.stderr.startswith("Calibrate 0/8  pairs to fit\n")  # a log shows that it goes on
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
 
 
@@ -88,6 +89,21 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
     refusal = run("kvblend", *arguments, "--n", "4", "--output", resumed, "--resume", moments)
     assert refusal.returncode != 0
     assert str(moments) in refusal.stderr and "of other prompts" in refusal.stderr
+
+
+def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
+    notes, moments = tmp_path / "notes.txt", tmp_path / "moments"
+    notes.write_text("not to be lost")
+    for output, resume, message in ((tmp_path / "no/out", moments, "no/out.part"),
+                                    (notes, moments, "notes.txt is something else than a learned correction"),
+                                    (tmp_path / "out", tmp_path / "no/moments", "no/moments.part"),
+                                    (moments, moments, "have one name"),
+                                    (moments.with_name("moments.attention"), moments, "have one name")):
+        done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--output", output, "--resume", resume)
+        assert done.returncode != 0
+        assert message in done.stderr and "Calibrate 0/" not in done.stderr
+    assert notes.read_text() == "not to be lost"
+    assert list(tmp_path.iterdir()) == [notes]
 
 
 @pytest.mark.parametrize("arguments, message", [

@@ -135,7 +135,11 @@ absl::Status LayerTuner::TakeFrom(std::string_view& bytes) {
     return absl::InvalidArgumentError("the steps of a layer end too early");
   }
   steps_ = TakeValue<int64_t>(bytes);
-  if (steps_ < 0) return absl::InvalidArgumentError(absl::StrCat("a layer has made ", steps_, " steps"));
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that further ones do not run over
+  if (steps_ < 0 || steps_ > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a layer has made ", steps_, " steps; allowed: 0 to ", kMost));
+  }
   for (Parameters* part : {&parameters_, &momentum_, &power_, &mean_}) {
     for (const auto group : kGroups) {
       for (float& value : part->*group) {

@@ -11,49 +11,60 @@
 #include "engine/kv/sealed_bytes.h"
 
 namespace kvblend::kv {
+namespace {
 
-TuningCheckpoint::TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity)
-    : path_(std::move(path)), options_(options), identity_(XXH3_64bits(identity.data(), identity.size())) {}
+constexpr uint32_t kTuningVersion = 1;
 
-std::string TuningCheckpoint::Preamble() const {
-  return LearnerPreamble("KVTUNING", /*version=*/1, options_);
-}
+}  // namespace
 
-absl::StatusOr<int64_t> TuningCheckpoint::Restore(LayerTuners& tuners) const {
-  if (path_.empty()) return 0;
-  const absl::StatusOr<std::string> file = ReadWholeFile(path_);
-  if (absl::IsNotFound(file.status())) return 0;
-  if (!file.ok()) return file.status();
-  const auto refused = [&](const absl::Status& why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path_, ": ", why.message(), "; remove it, or give another file to resume from"));
-  };
-  absl::StatusOr<std::string_view> bytes = Unseal("a file of tuning", Preamble(), *file);
-  if (!bytes.ok()) return refused(bytes.status());
-  if (bytes->size() < sizeof(uint64_t) + sizeof(int64_t))
-    return refused(absl::DataLossError("it ends too early"));
-  if (TakeValue<uint64_t>(*bytes) != identity_) return 0;
-  const auto steps = TakeValue<int64_t>(*bytes);
-  LayerTuners restored = tuners;
-  for (std::optional<LayerTuner>& tuner : restored) {
-    if (!tuner.has_value()) continue;
-    if (absl::Status status = tuner->TakeFrom(*bytes); !status.ok()) return refused(status);
-  }
-  if (steps < 0 || !bytes->empty()) return refused(absl::DataLossError("it has more than belongs in it"));
-  tuners = std::move(restored);
-  return steps;
-}
-
-absl::Status TuningCheckpoint::Save(int64_t steps, const LayerTuners& tuners) const {
-  if (path_.empty()) return absl::OkStatus();
-  std::string bytes = Preamble();
-  PutValue(identity_, bytes);
+std::string EncodeTuning(const LearnerOptions& options, uint64_t identity, int64_t steps,
+                         const LayerTuners& tuners) {
+  std::string bytes = LearnerPreamble(kTuningMagic, kTuningVersion, options);
+  PutValue(identity, bytes);
   PutValue(steps, bytes);
   for (const std::optional<LayerTuner>& tuner : tuners) {
     if (tuner.has_value()) tuner->AppendTo(bytes);
   }
   Seal(bytes);
-  return ReplaceFile(path_, bytes);
+  return bytes;
+}
+
+absl::StatusOr<int64_t> DecodeTuning(const LearnerOptions& options, uint64_t identity, std::string_view bytes,
+                                     LayerTuners& tuners) {
+  const std::string preamble = LearnerPreamble(kTuningMagic, kTuningVersion, options);
+  KVBLEND_ASSIGN_OR_RETURN(std::string_view values, Unseal("a file of tuning", preamble, bytes));
+  if (values.size() < sizeof(identity) + sizeof(int64_t))
+    return absl::InvalidArgumentError("it ends too early");
+  if (TakeValue<uint64_t>(values) != identity) return 0;
+  const auto steps = TakeValue<int64_t>(values);
+  if (steps < 0)
+    return absl::InvalidArgumentError(absl::StrCat("it has ", steps, " steps; allowed: 0 or more"));
+  LayerTuners restored = tuners;
+  for (std::optional<LayerTuner>& tuner : restored) {
+    if (tuner.has_value()) KVBLEND_RETURN_IF_ERROR(tuner->TakeFrom(values));
+  }
+  if (!values.empty()) return absl::InvalidArgumentError("it has more than belongs in it");
+  tuners = std::move(restored);
+  return steps;
+}
+
+TuningCheckpoint::TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity)
+    : path_(std::move(path)), options_(options), identity_(XXH3_64bits(identity.data(), identity.size())) {}
+
+absl::StatusOr<int64_t> TuningCheckpoint::Restore(LayerTuners& tuners) const {
+  if (path_.empty()) return 0;
+  const absl::StatusOr<std::string> file = ReadWholeFile(path_, kTuningMagic);
+  if (absl::IsNotFound(file.status())) return 0;
+  if (!file.ok()) return file.status();
+  absl::StatusOr<int64_t> steps = DecodeTuning(options_, identity_, *file, tuners);
+  if (steps.ok()) return steps;
+  return absl::InvalidArgumentError(absl::StrCat(path_, ": ", steps.status().message(),
+                                                 "; remove it, or give another file to resume from"));
+}
+
+absl::Status TuningCheckpoint::Save(int64_t steps, const LayerTuners& tuners) const {
+  if (path_.empty()) return absl::OkStatus();
+  return ReplaceFile(path_, EncodeTuning(options_, identity_, steps, tuners));
 }
 
 }  // namespace kvblend::kv

@@ -19,6 +19,17 @@ namespace kvblend::kv {
 /// One for each layer; none: the layer stays as it is stored.
 using LayerTuners = std::vector<std::optional<LayerTuner>>;
 
+/// What such files begin with.
+inline constexpr std::string_view kTuningMagic = "KVTUNING";
+
+std::string EncodeTuning(const LearnerOptions& options, uint64_t identity, int64_t steps,
+                         const LayerTuners& tuners);
+
+/// Steps that the bytes have, which are then the tuners'; 0, and the tuners as they are, where the identity is another.
+/// kInvalidArgument naming what is wrong with the bytes, or of another model, chunk format or anchoring; the tuners are as they were.
+absl::StatusOr<int64_t> DecodeTuning(const LearnerOptions& options, uint64_t identity, std::string_view bytes,
+                                     LayerTuners& tuners);
+
 /// Not thread-safe.
 class TuningCheckpoint {
  public:
@@ -26,16 +37,12 @@ class TuningCheckpoint {
   /// words.
   TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity);
 
-  /// Steps that the file has, which are then the tuners'; 0, and the tuners as they are, where there is none, or one of
-  /// another identity. kInvalidArgument, naming the file: it is damaged, or of another model, chunk format or anchoring.
-  /// Otherwise what reading it gives.
+  /// As DecodeTuning of the file, which errors name; 0 where there is none. Otherwise what reading it gives.
   absl::StatusOr<int64_t> Restore(LayerTuners& tuners) const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(int64_t steps, const LayerTuners& tuners) const;
 
  private:
-  std::string Preamble() const;
-
   const std::string path_;
   const LearnerOptions options_;
   const uint64_t identity_;

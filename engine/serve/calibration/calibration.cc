@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
+#include "engine/kv/atomic_file.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/moments_checkpoint.h"
@@ -57,6 +58,23 @@ absl::Status Check(const CalibrationOptions& options) {
                                                    kv::CorrectionOrigin::kMaxBytes));
   }
   return absl::OkStatus();
+}
+
+std::string AttentionCheckpoint(const CalibrationOptions& options) {
+  return options.resume.empty() ? "" : options.resume + ".attention";
+}
+
+/// What can't be written is to be known before hours of work, not behind them.
+absl::Status CheckFiles(const std::string& output, const CalibrationOptions& options) {
+  for (const std::string& kept : {options.resume, AttentionCheckpoint(options)}) {
+    if (kept.empty()) continue;
+    if (kept == output) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the correction and what it is resumed from have one name, ", output, "; allowed: two"));
+    }
+    KVBLEND_RETURN_IF_ERROR(kv::CheckReplaceable(kept));
+  }
+  return kv::CheckCorrectionWritable(output);
 }
 
 absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
@@ -215,8 +233,7 @@ class Calibration {
     KVBLEND_ASSIGN_OR_RETURN(CorrectionTuning tuning,
                              CorrectionTuning::Create(runtime_, fit, pairs, num_threads));
     const kv::TuningCheckpoint checkpoint(
-        options_.resume.empty() ? "" : options_.resume + ".attention",
-        LearnerOptionsOf(runtime_, options_.anchoring),
+        AttentionCheckpoint(options_), LearnerOptionsOf(runtime_, options_.anchoring),
         absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
                      options_.ridge, ", least gain ", kv::FitOptions().least_gain, ", passes ", passes_,
                      ", behind the output projection"));
@@ -283,6 +300,8 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
   KVBLEND_RETURN_IF_ERROR(Check(given));
   if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
+  const std::string output = given.path.empty() ? CorrectionPath(engine.model_path) : given.path;
+  KVBLEND_RETURN_IF_ERROR(CheckFiles(output, given));
   EngineOptions uncorrected = engine;
   uncorrected.correction = "none";
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
@@ -326,7 +345,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                            .by_attention = best >= std::size(kKeyStrengths),
                            .ranks = {},
                            .residual = {},
-                           .path = options.path.empty() ? CorrectionPath(engine.model_path) : options.path,
+                           .path = output,
                            .version = {}};
   for (size_t layer = 0; layer < correction.layers.size(); ++layer) {
     if (layer > 0) report.ranks.push_back(kv::UsedRank(correction.layers[layer], correction.rank));

@@ -1,12 +1,24 @@
 // Learning a correction while an engine serves: from prompts with missing chunks to the version in a report.
+#include "engine/serve/correction_learning.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <numeric>
 #include <sstream>
+#include <thread>
+#include <vector>
 
 #include "engine/kv/correction_file.h"
+#include "engine/runtime/model_runtime.h"
+#include "engine/serve/sequences/prompt_runner.h"
+#include "engine/store/chunk_store.h"
 #include "tests/unit/engine/correction_learning_fixture.h"
 
 namespace kvblend {
@@ -110,6 +122,64 @@ TEST_F(CorrectionLearningTest, ResetForgets) {
   EXPECT_FALSE(std::filesystem::exists(MomentsPath()));
   EXPECT_EQ(Ask({Text(1), Text(0)}).correction, "");
   LearnOne();
+}
+
+TEST_F(CorrectionLearningTest, ATextIsFittedOrJudgesInAllNamespaces) {
+  constexpr int kTenants = 12;
+  for (int i = 0; i < kTenants; ++i) {
+    GenerateRequest request = Request({Text(0), Text(1)});
+    request.caller.tenant_namespace = absl::StrCat("tenant", i);
+    request.sampling.max_tokens = 1;
+    Generate(std::move(request));
+  }
+  expected_ = 3 * kTenants;
+  const CorrectionStats stats = Settle();
+  EXPECT_EQ(stats.fitted_chunks + stats.kept_back_chunks, kTenants);
+  EXPECT_EQ(std::min(stats.fitted_chunks, stats.kept_back_chunks), 0);
+}
+
+/// Chunks come faster than they are learned from: who resets does not wait for a moment without any.
+TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  const auto runtime = *ModelRuntime::Load(options);
+  const auto chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+  PromptRunner runner(*runtime, *chunk_store);
+  const std::vector<int32_t> tokens(200, 7);
+  CorrectionLearning learning(*runtime, {});
+  std::vector<int32_t> rows(tokens.size());
+  std::iota(rows.begin(), rows.end(), 0);
+  const store::KvFormat& format = runtime->key_space.format;
+  const int64_t layer_rows = format.num_layers * static_cast<int64_t>(rows.size());
+  const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
+  const auto budget = learning.fresh_rows().budget;
+  ASSERT_TRUE(budget->Take(values * static_cast<int64_t>(sizeof(float))));
+  const auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
+  std::fill_n(fresh->data(), values, 1.0f);
+  fresh->row_weights.assign(layer_rows, 1.0f);
+
+  constexpr size_t kMost = 2000;
+  std::deque<store::ChunkHandle> handles;
+  while (handles.size() < kMost) {
+    auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    handles.push_back(*std::move(stored->entry));
+  }
+  std::atomic<bool> updated = false;
+  std::atomic<int64_t> added = 0;
+  std::thread adder([&] {
+    while (!updated && !handles.empty()) {
+      if (learning.Stats().waiting_chunks > 20) continue;
+      learning.Add(fresh, std::move(handles.front()), tokens);
+      handles.pop_front();
+      ++added;
+    }
+  });
+  while (added < 25) std::this_thread::yield();
+  EXPECT_TRUE(learning.Update(CorrectionAction::kReset).ok());
+  updated = true;
+  adder.join();
+  EXPECT_FALSE(handles.empty());
 }
 
 TEST_F(CorrectionLearningTest, OffMeansOff) {

@@ -27,7 +27,7 @@ class AtomicFileTest : public testing::Test {
 TEST_F(AtomicFileTest, TakesOverWhatOneThatDiedHasLeft) {
   std::ofstream(path_ + ".part") << std::string(1000, 'x');
   ASSERT_TRUE(ReplaceFile(path_, "new").ok());
-  EXPECT_EQ(*ReadWholeFile(path_), "new");
+  EXPECT_EQ(*ReadWholeFile(path_, ""), "new");
   EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
 }
 
@@ -38,10 +38,57 @@ TEST_F(AtomicFileTest, IsRefusedWhileAnotherWritesIt) {
   const absl::Status status = ReplaceFile(path_, "new");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), testing::HasSubstr(path_));
-  EXPECT_EQ(*ReadWholeFile(path_), "old");
+  EXPECT_EQ(*ReadWholeFile(path_, ""), "old");
   close(other);
   ASSERT_TRUE(ReplaceFile(path_, "new").ok());
-  EXPECT_EQ(*ReadWholeFile(path_), "new");
+  EXPECT_EQ(*ReadWholeFile(path_, ""), "new");
+}
+
+TEST_F(AtomicFileTest, OfWhatIsSomethingElseOnlyTheBeginningIsRead) {
+  std::ofstream(path_) << "GGUF";
+  std::filesystem::resize_file(path_, uint64_t{1} << 36);  // no block of it is on the disk
+  const auto bytes = ReadWholeFile(path_, "magic");
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  EXPECT_LE(bytes->size(), 1 << 20);
+  EXPECT_EQ(bytes->substr(0, 5), std::string("GGUF\0", 5));
+  std::ofstream(path_) << "mag";
+  EXPECT_EQ(*ReadWholeFile(path_, "magic"), "mag");
+  std::ofstream(path_) << "magic" << std::string(1'000'000, 'x');
+  EXPECT_EQ(ReadWholeFile(path_, "magic")->size(), 1'000'005);
+}
+
+TEST_F(AtomicFileTest, SaysBeforehandWhatCannotBeWritten) {
+  EXPECT_TRUE(CheckReplaceable(path_).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  ASSERT_TRUE(ReplaceFile(path_, "old").ok());
+  EXPECT_TRUE(CheckReplaceable(path_).ok());
+  EXPECT_EQ(*ReadWholeFile(path_, ""), "old");
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
+
+  const std::string nowhere = folder_.path() + "/no/file";
+  const absl::Status missing = CheckReplaceable(nowhere);
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(missing.message(), testing::HasSubstr(nowhere));
+  for (const std::string& other : {folder_.path(), std::string("/dev/null")}) {
+    const absl::Status refused = CheckReplaceable(other);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(refused.message(), testing::HasSubstr(other));
+  }
+  const int busy = open((path_ + ".part").c_str(), O_WRONLY | O_CREAT, 0644);
+  ASSERT_EQ(flock(busy, LOCK_EX), 0);
+  EXPECT_EQ(CheckReplaceable(path_).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(std::filesystem::exists(path_ + ".part"));
+  close(busy);
+}
+
+TEST_F(AtomicFileTest, IsRemovedOnce) {
+  ASSERT_TRUE(ReplaceFile(path_, "old").ok());
+  EXPECT_TRUE(RemoveFile(path_).ok());
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  EXPECT_TRUE(RemoveFile(path_).ok());
+  const absl::Status folder = RemoveFile(folder_.path());
+  EXPECT_FALSE(folder.ok());
+  EXPECT_THAT(folder.message(), testing::HasSubstr(folder_.path()));
 }
 
 TEST_F(AtomicFileTest, IsWholeWhoeverWritesIt) {
@@ -53,7 +100,7 @@ TEST_F(AtomicFileTest, IsWholeWhoeverWritesIt) {
         const absl::Status status = ReplaceFile(path_, bytes);
         EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
         if (!status.ok()) continue;
-        const std::string found = *ReadWholeFile(path_);
+        const std::string found = *ReadWholeFile(path_, "");
         ASSERT_FALSE(found.empty());
         EXPECT_EQ(found, std::string(100'000 + (found[0] - 'a'), found[0]));
       }

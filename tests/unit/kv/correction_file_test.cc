@@ -112,5 +112,21 @@ TEST(CorrectionFileTest, ErrorsNameTheFile) {
   EXPECT_NE(access((in_the_way + ".part").c_str(), F_OK), 0);
 }
 
+TEST(CorrectionFileTest, WhatIsNoCorrectionIsNotReplacedByOne) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/file";
+  EXPECT_TRUE(CheckCorrectionWritable(path).ok());
+  EXPECT_NE(access(path.c_str(), F_OK), 0);
+  std::ofstream(path).flush();  // an empty one will do
+  EXPECT_TRUE(CheckCorrectionWritable(path).ok());
+  std::ofstream(path) << "kvblcorr, damaged";
+  EXPECT_TRUE(CheckCorrectionWritable(path).ok());
+  std::ofstream(path) << "GGUF";
+  const absl::Status refused = CheckCorrectionWritable(path);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(refused.ToString(), HasSubstr(path + " is something else than a learned correction"));
+  EXPECT_EQ(CheckCorrectionWritable(folder.path() + "/no/file").code(), absl::StatusCode::kNotFound);
+}
+
 }  // namespace
 }  // namespace kvblend::kv

@@ -91,7 +91,9 @@ TEST_F(LearnerFileTest, NumbersThatNoPairsGiveAreRefused) {
     return std::string(DecodeLearner(SmallLearner(), Sealed(bad)).status().message());
   };
   EXPECT_EQ(error(64, int64_t{4}), "");
-  EXPECT_THAT(error(64, int64_t{-4}), HasSubstr("a count is -4; allowed: 0 or more"));
+  EXPECT_THAT(error(64, int64_t{-4}), HasSubstr("a count is -4; allowed: 0 to 281474976710656"));
+  EXPECT_THAT(error(72, std::numeric_limits<int64_t>::max()),
+              HasSubstr("a count is 9223372036854775807; allowed: 0 to"));
   EXPECT_THAT(error(88, int64_t{0x3130303030303000}), HasSubstr("begins with a zero"));
   EXPECT_THAT(error(112, int64_t{-1}), HasSubstr("a number of pairs is -1"));
   EXPECT_THAT(error(120, -1.0), HasSubstr("a weight is -1"));

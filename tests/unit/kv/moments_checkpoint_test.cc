@@ -100,7 +100,7 @@ TEST_F(MomentsCheckpointTest, RefusesCountsThatNoRunHas) {
 
 TEST_F(MomentsCheckpointTest, RefusesDamage) {
   ASSERT_TRUE(Checkpoint().Save(State(1, 0)).ok());
-  std::string bytes = ReadWholeFile(path_).value();
+  std::string bytes = ReadWholeFile(path_, "").value();
   bytes[150] ^= 1;
   ASSERT_TRUE(ReplaceFile(path_, bytes).ok());
   ExpectRefused(Checkpoint(), "damaged");

@@ -98,7 +98,7 @@ TEST_F(TuningCheckpointTest, DamagedAndForeignFilesAreRefused) {
   LearnerOptions other = SmallLearner();
   other.model_fingerprint[0] ^= 1;
   ExpectRefused(Checkpoint("these prompts", other), "another version, model");
-  const std::string good = ReadWholeFile(path_).value();
+  const std::string good = ReadWholeFile(path_, "").value();
   for (const size_t at : {size_t{70}, good.size() / 2, good.size() - 1}) {
     std::string bad = good;
     bad[at] ^= 0x10;
