@@ -76,9 +76,11 @@ template <class Code>
 absl::Status CodedProducts(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
                            const CpuExperts& experts, const ExpertRows& rows,
                            absl::Span<const RowChunk> chunks, MatrixView out) {
+  // A row's group must not depend on where the others go.
   int64_t group = kChunkInputs;
-  for (const RowChunk& chunk : chunks) {
-    group = std::min(group, experts.expert(chunk.expert).quantized()->smallest_group());
+  for (int32_t e = 0; e < experts.num_experts(); ++e) {
+    const QuantizedMatrix* matrix = experts.expert(e).quantized();
+    if (matrix != nullptr) group = std::min(group, matrix->smallest_group());
   }
   KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
                            QuantizeRows<Code>(context, x, group, /*tile_rows=*/1));

@@ -202,5 +202,9 @@ TEST_F(Int16LinearTest, ExpertsAreAsTheirMatrices) {
   }
 }
 
+TEST_F(Int16LinearTest, ExpertsOfSeveralFormatsLeaveEachOtherAlone) {
+  ExpectSameBesideOtherFormats(*backend_);
+}
+
 }  // namespace
 }  // namespace kvblend::kernels

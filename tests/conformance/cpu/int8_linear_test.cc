@@ -235,6 +235,10 @@ TEST_F(Int8LinearTest, ExpertsAreAsTheirMatricesOfCodes) {
   }
 }
 
+TEST_F(Int8LinearTest, ExpertsOfSeveralFormatsLeaveEachOtherAlone) {
+  ExpectSameBesideOtherFormats(*backend_);
+}
+
 // And close to those of matrices that come as values.
 TEST_F(Int8LinearTest, ExpertsAreAsTheirMatrices) {
   constexpr int64_t kRows = 60, kCols = 64, kOutputs = 70;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/random_codes.h"
 
 namespace kvblend::kernels {
 
@@ -73,6 +76,30 @@ void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x
     }
     ASSERT_EQ(first, rows);
     ExpectElements(some, [&](int64_t r, int64_t o) -> Expected { return {all.at(r, o), 0}; });
+  }
+}
+
+void ExpectSameBesideOtherFormats(Backend& backend) {
+  constexpr int64_t kCols = 64, kOutputs = 50, kRows = 2;
+  Rng rng(20261127);
+  for (const auto& [first, second] : {std::pair{1, 4}, {4, 1}, {5, 0}, {6, 5}}) {
+    SCOPED_TRACE(testing::Message() << "formats " << first << " and " << second);
+    const auto formats = std::pair(kFormats[first], kFormats[second]);
+    const RandomCodes source(rng, 2 * kOutputs, kCols,
+                             [&](int64_t row) { return row < kOutputs ? formats.first : formats.second; });
+    const auto experts = backend.PackExperts(2, kOutputs, kCols, source);
+    ASSERT_OK(experts.status());
+    Tensor x(backend, kF32, kRows, kCols);
+    x.Randomize(rng);
+    const auto product = [&](std::vector<int32_t> chosen) {
+      Tensor out(backend, kF32, kRows, kOutputs);
+      EXPECT_OK(
+          backend.ExpertLinear(TestStream(backend), x.view(), **experts, {chosen.data(), kRows}, out.view()));
+      std::vector<double> values = out.Values();
+      values.resize(kOutputs);  // of the first row
+      return values;
+    };
+    EXPECT_EQ(product({0, 1}), product({0, 0}));
   }
 }
 

@@ -27,4 +27,8 @@ Expected WideProduct(int64_t cols, const std::function<double(int64_t col)>& act
 void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs,
                        std::initializer_list<int64_t> parts);
 
+/// A row that goes to an expert of one format has the same bits whether its neighbour goes there too, or to one of another
+/// format.
+void ExpectSameBesideOtherFormats(Backend& backend);
+
 }  // namespace kvblend::kernels
