@@ -33,7 +33,8 @@ Mappings& AllMappings() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not to wait for whoever writes into a pipe, which is none of ours. Regular files are read as ever.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return absl::ErrnoToStatus(errno, Concat("cannot open model file ", path));
   struct stat info = {};
   absl::Status status;

@@ -1,6 +1,7 @@
 #include "engine/model/files/mapped_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -74,6 +75,15 @@ TEST_F(MappedFileTest, OtherMemoryIsLeftAsItIs) {
   ReleaseMappedPages(bytes);
   EXPECT_EQ(SumOf(bytes), 5 * 100 * 4096);
   ReleaseMappedPages({});
+}
+
+// Nobody writes into the pipe: opening it must not wait for that.
+TEST_F(MappedFileTest, APipeIsRefusedAtOnce) {
+  const std::string path = folder_.path() + "/pipe";
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  const absl::Status status = MappedFile::Open(path).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), path + ": not a regular file");
 }
 
 }  // namespace
