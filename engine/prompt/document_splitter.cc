@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "engine/prompt/text_boundary.h"
 #include "engine/text/utf8.h"
 
@@ -87,11 +88,11 @@ class Splitter {
         window_(tokenizer),
         chunk_(tokenizer) {}
 
-  DocumentChunks Run() {
+  absl::StatusOr<DocumentChunks> Run() {
     DocumentChunks result;
     size_t begin = 0;
     while (begin < text_.size()) {
-      const std::optional<size_t> end = EndOfChunk(begin);
+      KVBLEND_ASSIGN_OR_RETURN(const std::optional<size_t> end, EndOfChunk(begin));
       if (!end.has_value()) break;
       const size_t next = *end == text_.size() && !goes_on_ ? *end : NextBegin(begin, *end);
       result.chunks.push_back({.begin = begin, .end = *end, .token_ids = chunk_.TakeIds()});
@@ -103,12 +104,12 @@ class Splitter {
 
  private:
   /// Leaves the chunk's tokens in chunk_. Nothing when that needs more text.
-  std::optional<size_t> EndOfChunk(size_t begin) {
+  absl::StatusOr<std::optional<size_t>> EndOfChunk(size_t begin) {
     const std::string_view rest = text_.substr(begin);
     size_t window_bytes = chunk_tokens_ * kWindowBytesPerToken;
     while (true) {
       const bool has_all = window_bytes >= rest.size();
-      if (has_all && goes_on_) return std::nullopt;
+      if (has_all && goes_on_) return std::optional<size_t>();
       window_.Measure(rest.substr(0, FloorToCharacter(rest, window_bytes)));
       if (has_all || window_.num_tokens() > chunk_tokens_ + kWindowMarginTokens) break;
       window_bytes *= 2;
@@ -124,19 +125,27 @@ class Splitter {
       if (chunk_.num_tokens() <= chunk_tokens_) return begin + length;
       // By itself the text has other tokens than in the window, and more of them.
       const size_t excess = chunk_.num_tokens() - chunk_tokens_;
-      if (target < least_tokens_ + excess) return begin + ShrinkToFit(rest, length);
+      if (target < least_tokens_ + excess) return ShrinkToFit(begin, length);
       target -= excess;
     }
   }
 
-  /// Ends: a character has at most four tokens, one for each byte.
-  size_t ShrinkToFit(std::string_view rest, size_t length) {
+  /// The end of a chunk that is shorter than `length` by as much as it takes. Normalization may make many characters of
+  /// one, so that it does not fit by itself.
+  absl::StatusOr<std::optional<size_t>> ShrinkToFit(size_t begin, size_t length) {
+    const std::string_view rest = text_.substr(begin);
+    const size_t least = CeilToCharacter(rest, 1);
     while (chunk_.num_tokens() > chunk_tokens_) {
+      if (length == least) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("chunk_tokens is ", chunk_tokens_, "; allowed: ", chunk_.num_tokens(),
+                         " and up, the tokens of the character at byte ", begin, " of the text"));
+      }
       const size_t shorter = std::min(length * chunk_tokens_ / chunk_.num_tokens(), length - 1);
-      length = std::max(FloorToCharacter(rest, shorter), CeilToCharacter(rest, 1));
+      length = std::max(FloorToCharacter(rest, shorter), least);
       chunk_.Measure(rest.substr(0, length));
     }
-    return length;
+    return begin + length;
   }
 
   /// Where the chunk after [begin, end) begins.

@@ -54,7 +54,8 @@ struct DocumentChunks {
 /// With `goes_on`, `text` is the front of a longer document, cut between two characters: chunks that could
 /// depend on what follows are left out, and next_begin is where the next piece has to begin.
 ///
-/// kInvalidArgument: bad options, or ill-formed UTF-8 (with its byte offset).
+/// kInvalidArgument: bad options, ill-formed UTF-8 (with its byte offset), or a character that normalization makes more of than
+/// fits a chunk.
 absl::StatusOr<DocumentChunks> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
                                              const text::Tokenizer& tokenizer);
 

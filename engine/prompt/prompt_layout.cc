@@ -129,6 +129,11 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
     return absl::InvalidArgumentError(absl::StrCat("the prompt has ", builder.count(),
                                                    " tokens; allowed: up to ", limits.max_prompt_tokens));
   }
+  // Formats trim questions, and vocabularies may have nothing for a character.
+  if (layout.spans.back().size() == 0) {
+    return absl::InvalidArgumentError(
+        "question has no tokens in this model's chat format; allowed: one or more");
+  }
   return layout;
 }
 

@@ -189,5 +189,21 @@ TEST_F(DocumentSplitterExampleTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(error("bad \xFF", {16, 0}), HasSubstr("UTF-8 at byte 4"));
 }
 
+// Under NFKC this one is 18 characters, 33 bytes.
+TEST(DocumentSplitterTest, ACharacterOfMoreTokensThanAChunkMayHaveIsNamed) {
+  text::SmallVocabulary vocabulary;
+  vocabulary.spec.normalization = text::Normalization::kNfkc;
+  const auto tokenizer = text::Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const std::string text = "0123456789abcdef\uFDFA0123";
+  const auto split = SplitDocument(text, false, {16, 4}, **tokenizer);
+  EXPECT_EQ(split.status(),
+            absl::InvalidArgumentError("chunk_tokens is 16; allowed: 33 and up, the tokens of "
+                                       "the character at byte 16 of the text"));
+  const auto enough = SplitDocument(text, false, {33, 0}, **tokenizer);
+  ASSERT_TRUE(enough.ok()) << enough.status();
+  for (const DocumentChunk& chunk : enough->chunks) EXPECT_LE(chunk.token_ids.size(), 33u);
+}
+
 }  // namespace
 }  // namespace kvblend::prompt

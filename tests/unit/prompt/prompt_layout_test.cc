@@ -68,6 +68,14 @@ class PromptLayoutTest : public testing::Test {
   std::unique_ptr<ChatTemplate> template_;
 };
 
+// The first token of the answer follows from the question's last one.
+TEST_F(PromptLayoutTest, AQuestionWithoutTokensIsRefused) {
+  template_ = *ChatTemplate::Create(*tokenizer_,
+                                    {.source = "{% for m in messages %}{{ m.content | trim }}{% endfor %}"});
+  ExpectRefusal({.chunks = {"chunk"}, .question = " \n"},
+                "question has no tokens in this model's chat format; allowed: one or more");
+}
+
 // What a server keeps of a conversation is found by its tokens.
 TEST(NextTurnTest, BeginsWithTheTokensOfTheTurnBefore) {
   const auto tokenizer = text::LoadModelTokenizer("smollm");
