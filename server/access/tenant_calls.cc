@@ -6,13 +6,17 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "engine/api/names.h"
 #include "engine/api/request.h"
 #include "server/convert/enums.h"
+#include "server/json/json.h"
 
 namespace kvblend::server {
 namespace {
@@ -98,6 +102,22 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   info.set_totals_left_out(true);
 }
 
+/// For want of room the engine refuses with sums over all tenants, from which each can tell what the others do. Its words are for
+/// the log; what they say of the tenant's own namespace is for the tenant too.
+absl::Status LeaveOutOthers(const absl::Status& status, const Tenant& tenant) {
+  if (tenant.admin || !absl::IsResourceExhausted(status)) return status;
+  const std::string message(status.message());
+  // As NamespaceQuotas::Describe begins.
+  if (absl::StrContains(message, absl::StrCat("namespace '", tenant.chunk_namespace, "' may fill")))
+    return status;
+  absl::Status told = absl::ResourceExhaustedError(
+      absl::StrCat(RetryDelayOf(status).has_value() ? "the queue is full" : "there is no room for this",
+                   ", with what all tenants ask for; admins are told the figures"));
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { told.SetPayload(type, payload); });
+  return LogAs(std::move(told), message);
+}
+
 /// What a call has of its tenant's quota, for as long as anybody holds it.
 class Place {
  public:
@@ -118,8 +138,9 @@ class Place {
 template <typename Event>
 class CountingSink : public EventSink<Event> {
  public:
-  CountingSink(std::shared_ptr<Place> place, const Estimate& estimate, std::shared_ptr<EventSink<Event>> sink)
-      : place_(std::move(place)), estimate_(estimate), sink_(std::move(sink)) {
+  CountingSink(std::shared_ptr<Place> place, const Estimate& estimate, const Tenant& tenant,
+               std::shared_ptr<EventSink<Event>> sink)
+      : place_(std::move(place)), estimate_(estimate), tenant_(tenant), sink_(std::move(sink)) {
     sink_->KeepUntilSent(place_);
   }
 
@@ -130,12 +151,13 @@ class CountingSink : public EventSink<Event> {
   void OnDone(const absl::Status& status) override {
     (*place_)->EndComputing(place_->hold());
     place_ = nullptr;
-    sink_->OnDone(status);
+    sink_->OnDone(LeaveOutOthers(status, tenant_));
   }
 
  private:
   std::shared_ptr<Place> place_;
   const Estimate estimate_;
+  const Tenant tenant_;
   const std::shared_ptr<EventSink<Event>> sink_;
 };
 
@@ -237,7 +259,9 @@ class TenantCalls : public Calls {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
     KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
-    return (calls_.*call)(std::move(request));
+    absl::StatusOr<Response> response = (calls_.*call)(std::move(request));
+    if (!response.ok()) return LeaveOutOthers(response.status(), tenant_);
+    return response;
   }
 
   /// What takes time and threads, like computing.
@@ -262,8 +286,11 @@ class TenantCalls : public Calls {
     auto place = std::make_shared<Place>(quota_);
     KVBLEND_RETURN_IF_ERROR(
         quota_->BeginComputing(estimate.prompt + estimate.rest, absl::Now(), place->hold()));
-    return (calls_.*call)(std::move(request), caller,
-                          std::make_shared<CountingSink<Event>>(std::move(place), estimate, std::move(sink)));
+    Started started = (calls_.*call)(
+        std::move(request), caller,
+        std::make_shared<CountingSink<Event>>(std::move(place), estimate, tenant_, std::move(sink)));
+    if (!started.ok()) return LeaveOutOthers(started.status(), tenant_);
+    return started;
   }
 
   Calls& calls_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/retry_delay.h"
@@ -15,12 +16,16 @@
 #include "server/access/tenant_calls.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
+#include "server/json/json.h"
 #include "tests/support/fake_engine.h"
 
 namespace kvblend::server {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(QuotaTest, RatesComeBackEvenly) {
   Quota quota({.name = "t", .requests_per_minute = 2});
@@ -284,6 +289,39 @@ TEST_F(PlacesTest, ACallHasItsPlaceUntilItsEventsAreSent) {
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
   EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+}
+
+TEST_F(PlacesTest, RefusalsTellNothingOfOthers) {
+  const Tenant tenant = {.name = "ta", .chunk_namespace = "a"};
+  Tenant with_rights = tenant;
+  with_rights.admin = true;
+  const auto calls = MakeTenantCalls(&calls_, tenant, std::make_shared<Quota>(tenant));
+  const auto admins = MakeTenantCalls(&calls_, with_rights, std::make_shared<Quota>(with_rights));
+  const auto sink = std::make_shared<KeptSink>();
+
+  const std::string full = "the queue is full: requests of 777 tokens wait, and this one has 5; allowed: 780";
+  engine_.RefuseWith(WithRetryDelay(absl::ResourceExhaustedError(full), absl::Milliseconds(40)));
+  const absl::Status refused = calls->Generate(Question(), {}, sink).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused));
+  EXPECT_THAT(std::string(refused.message()), AllOf(StartsWith("the queue is full"), Not(HasSubstr("7"))));
+  EXPECT_EQ(RetryDelayOf(refused), absl::Milliseconds(40));
+  EXPECT_EQ(LoggedMessage(refused), full) << "operators see all of it";
+  EXPECT_EQ(admins->Generate(Question(), {}, sink).status().message(), full);
+
+  engine_.RefuseWith(absl::OkStatus());
+  ASSERT_TRUE(calls->Generate(Question(), {}, sink).ok());
+  engine_.NextGenerate()->Finish(absl::ResourceExhaustedError("777 bytes of all are pinned"),
+                                 GenerateResult());
+  EXPECT_THAT(std::string(sink->done.message()), Not(HasSubstr("777")));
+
+  v1::PinChunksRequest pin;
+  pin.add_keys(engine_.StoreChunk("a", 1, 2000).ToHex());  // more than may be pinned
+  EXPECT_THAT(std::string(calls->Pin(pin).status().message()), StartsWith("there is no room"));
+  EXPECT_THAT(std::string(admins->Pin(pin).status().message()), HasSubstr("pinned"));
+
+  const std::string own = absl::StrCat("9 bytes needed; ", NamespaceQuotas().Describe("a", 100));
+  engine_.RefuseWith(absl::ResourceExhaustedError(own));
+  EXPECT_EQ(calls->Generate(Question(), {}, sink).status().message(), own);
 }
 
 }  // namespace
