@@ -42,6 +42,8 @@ class PutAnswerSink : public EventSink<v1::PutChunkProgress> {
     responder_->Finish();
   }
 
+  void KeepUntilSent(std::shared_ptr<void> kept) override { responder_->KeepUntilSent(std::move(kept)); }
+
  private:
   void BeginStream() {
     if (begun_) return;

@@ -52,6 +52,8 @@ class GenerationSink : public EventSink<v1::GenerateEvent> {
     }
   }
 
+  void KeepUntilSent(std::shared_ptr<void> kept) override { responder_->KeepUntilSent(std::move(kept)); }
+
  private:
   HttpResponse Head(const char* content_type) const {
     HttpResponse head;

@@ -26,6 +26,7 @@ class TracedResponder : public HttpResponder {
   void Finish() override { responder_->Finish(); }
   void Abort() override { responder_->Abort(); }
   void OnGone(std::function<void()> callback) override { responder_->OnGone(std::move(callback)); }
+  void KeepUntilSent(std::shared_ptr<void> kept) override { responder_->KeepUntilSent(std::move(kept)); }
 
  private:
   const std::shared_ptr<HttpResponder> responder_;

@@ -23,6 +23,7 @@ void Answer::Send(HttpResponse response) {
     absl::MutexLock lock(&mutex_);
     if (state_ != State::kNew) return;
   }
+  response = WithRequestId(std::move(response));
   const bool close = connection_->closes_after_answer();
   std::string bytes = ResponseHead(response, BodyFraming::kLength, close);
   if (!connection_->head_only()) bytes += response.body;
@@ -30,6 +31,7 @@ void Answer::Send(HttpResponse response) {
 }
 
 void Answer::Begin(HttpResponse head) {
+  head = WithRequestId(std::move(head));
   const std::string body = std::move(head.body);
   bool close = connection_->closes_after_answer();
   {
@@ -66,14 +68,21 @@ void Answer::Abort() { EndWith("", Connection::End::kAbort, true); }
 
 void Answer::EndWith(std::string bytes, Connection::End end, bool close_after) {
   std::function<void()> dropped;  // outside of the lock: it may own what owns this object
+  std::shared_ptr<void> kept;
   {
     absl::MutexLock lock(&mutex_);
     if (state_ == State::kEnded) return;
     state_ = State::kEnded;
     dropped = std::move(on_gone_);
     on_gone_ = nullptr;
+    kept = std::move(kept_);
   }
-  connection_->Push(std::move(bytes), end, close_after);
+  connection_->Push(std::move(bytes), end, close_after, std::move(kept));
+}
+
+void Answer::KeepUntilSent(std::shared_ptr<void> kept) {
+  absl::MutexLock lock(&mutex_);
+  if (state_ != State::kEnded) kept_ = std::move(kept);
 }
 
 void Answer::OnGone(std::function<void()> callback) {

@@ -24,6 +24,7 @@ class Answer : public HttpResponder {
   void Finish() override;
   void Abort() override;
   void OnGone(std::function<void()> callback) override;
+  void KeepUntilSent(std::shared_ptr<void> kept) override;
 
   /// The client has gone, says the connection.
   void Gone();
@@ -38,6 +39,7 @@ class Answer : public HttpResponder {
   BodyFraming framing_ ABSL_GUARDED_BY(mutex_) = BodyFraming::kLength;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;
   std::function<void()> on_gone_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<void> kept_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace kvblend::server

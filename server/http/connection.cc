@@ -194,7 +194,8 @@ void Connection::Refuse(int status, const std::string& message, HttpResponse* gi
   state_ = State::kAnswering;
   refused_ = true;
   read_timer_.cancel();
-  HttpResponse response = given != nullptr ? std::move(*given) : core_->error_page(status, message);
+  const HttpResponse response =
+      WithRequestId(given != nullptr ? std::move(*given) : core_->error_page(status, message));
   DropRequest();
   input_.clear();
   keep_alive_ = false;

@@ -42,8 +42,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
     kAnswer,  // the answer is whole
     kAbort,   // it never will be
   };
-  /// Queues bytes of the answer in work. False when the client has gone.
-  bool Push(std::string bytes, End end, bool close_after);
+  /// Queues bytes of the answer in work; `kept` is dropped before the last of them leaves, or when they never will. False when
+  /// the client has gone.
+  bool Push(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept = nullptr);
   bool is_http_1_0() const { return http_1_0_; }
   bool head_only() const { return head_only_; }
   /// The connection ends with this answer: by the client's wish, or because the server drains.
@@ -62,7 +63,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Refuse(int status, const std::string& message, HttpResponse* given = nullptr);
   void DropRequest();
 
-  void Queue(std::string bytes, End end, bool close_after);
+  struct Piece {
+    std::string bytes;
+    absl::Time queued;
+    End end = End::kNone;
+    bool close_after = false;
+    std::shared_ptr<void> kept;  // until the last byte leaves
+  };
+
+  void Queue(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept = nullptr);
   void Write();
   void OnWritten(size_t bytes);
   void AfterAnswer();
@@ -72,13 +81,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void SetWriteTimer();
   void OnReadTimeout();
   void CloseNow();
-
-  struct Piece {
-    std::string bytes;
-    absl::Time queued;
-    End end = End::kNone;
-    bool close_after = false;
-  };
 
   const std::shared_ptr<ServerCore> core_;
   ByteStream stream_;

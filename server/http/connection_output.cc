@@ -67,7 +67,7 @@ void Connection::Close() {
   asio::post(stream_.socket().get_executor(), [self = shared_from_this()] { self->CloseNow(); });
 }
 
-bool Connection::Push(std::string bytes, End end, bool close_after) {
+bool Connection::Push(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept) {
   if (gone_ || core_->stopped) return false;
   const int64_t unsent = unsent_bytes_ += static_cast<int64_t>(bytes.size());
   // A whole answer is in memory already; what is bounded is how far streams may run ahead of their readers.
@@ -75,26 +75,30 @@ bool Connection::Push(std::string bytes, End end, bool close_after) {
     Close();
     return false;
   }
-  asio::post(stream_.socket().get_executor(),
-             [self = shared_from_this(), bytes = std::move(bytes), end, close_after]() mutable {
-               self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
-               self->Queue(std::move(bytes), end, close_after);
-             });
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this(), bytes = std::move(bytes), end,
+                                               close_after, kept = std::move(kept)]() mutable {
+    self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
+    self->Queue(std::move(bytes), end, close_after, std::move(kept));
+  });
   return true;
 }
 
-void Connection::Queue(std::string bytes, End end, bool close_after) {
+void Connection::Queue(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept) {
   if (state_ == State::kClosed) return;
   unsent_bytes_ += static_cast<int64_t>(bytes.size());
-  unsent_.push_back(
-      {.bytes = std::move(bytes), .queued = absl::Now(), .end = end, .close_after = close_after});
+  unsent_.push_back({.bytes = std::move(bytes),
+                     .queued = absl::Now(),
+                     .end = end,
+                     .close_after = close_after,
+                     .kept = std::move(kept)});
   if (!writing_) Write();
 }
 
 void Connection::Write() {
   while (!unsent_.empty() && front_sent_ == unsent_.front().bytes.size()) {
-    const Piece piece = std::move(unsent_.front());
+    Piece piece = std::move(unsent_.front());
     unsent_.pop_front();
+    piece.kept = nullptr;  // where the end of the connection tells of the answer's
     front_sent_ = 0;
     unsent_bytes_ -= static_cast<int64_t>(piece.bytes.size());
     if (piece.end == End::kNone) continue;
@@ -110,9 +114,12 @@ void Connection::Write() {
   }
   constexpr size_t kPiecesAtOnce = 16;
   std::vector<asio::const_buffer> buffers;
-  for (const Piece& piece : unsent_) {
+  for (Piece& piece : unsent_) {
     const size_t skipped = buffers.empty() ? front_sent_ : 0;
-    buffers.emplace_back(piece.bytes.data() + skipped, piece.bytes.size() - skipped);
+    size_t size = piece.bytes.size() - skipped;
+    if (piece.kept != nullptr && buffers.empty() && size == 1) piece.kept = nullptr;
+    if (piece.kept != nullptr && size > 0) --size;
+    buffers.emplace_back(piece.bytes.data() + skipped, size);
     if (buffers.size() == kPiecesAtOnce || piece.end != End::kNone) break;
   }
   writing_ = true;

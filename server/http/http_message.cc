@@ -4,7 +4,9 @@
 #include <set>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -104,6 +106,19 @@ std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool
   for (const auto& [name, value] : response.headers) AppendHeader(&head, name, value);
   absl::StrAppend(&head, "\r\n");
   return head;
+}
+
+HttpResponse WithRequestId(HttpResponse response) {
+  constexpr absl::string_view kName = "x-request-id";
+  const bool has_one = std::any_of(response.headers.begin(), response.headers.end(), [&](const auto& header) {
+    return absl::EqualsIgnoreCase(header.first, kName);
+  });
+  if (has_one) return response;
+  absl::BitGen random;
+  response.headers.emplace_back(
+      kName, absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
+                          absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16)));
+  return response;
 }
 
 std::string Chunk(std::string_view piece) {

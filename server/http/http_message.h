@@ -50,6 +50,9 @@ enum class BodyFraming : uint8_t {
 std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close,
                          absl::Time now = absl::Now());
 
+/// With the header x-request-id: made up unless the response has one.
+HttpResponse WithRequestId(HttpResponse response);
+
 /// One chunk of a body in chunks; none for an empty `piece`.
 std::string Chunk(std::string_view piece);
 inline constexpr char kLastChunk[] = "0\r\n\r\n";

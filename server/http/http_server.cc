@@ -128,7 +128,7 @@ class HttpServerImpl : public HttpServer {
       if (tls_ != nullptr) return;  // a handshake is what there is no room for
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
       const HttpResponse full =
-          core_->error_page(503, "the server has too many connections; try again later");
+          WithRequestId(core_->error_page(503, "the server has too many connections; try again later"));
       const std::string bytes = ResponseHead(full, BodyFraming::kLength, /*close=*/true) + full.body;
       AsioError ignored;
       socket.non_blocking(true, ignored);

@@ -31,6 +31,10 @@ class HttpResponder {
   /// `callback` is called once if the client goes before the end of the answer, at once if it has already gone; from any
   /// thread. It must return quickly, and is dropped at the end of the answer.
   virtual void OnGone(std::function<void()> callback) = 0;
+
+  /// To be called before the end of the answer: `kept` is dropped when all of it but its last byte has left the server, or never
+  /// will. So whoever reads to the end finds that it was dropped.
+  virtual void KeepUntilSent(std::shared_ptr<void> kept) = 0;
 };
 
 using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<HttpResponder> responder)>;

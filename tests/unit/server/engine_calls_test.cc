@@ -8,6 +8,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/calls/engine_slot.h"
 #include "tests/support/fake_engine.h"
 
 namespace kvblend::server {
@@ -102,6 +103,27 @@ TEST_F(EngineCallsTest, PagesAndKeysHaveLimits) {
   remove.add_keys(std::string(64, '0'));
   remove.set_all(true);
   EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("none, as all is set"));
+}
+
+// The slot passes the pointer on and never follows it.
+Engine* SomeEngine() {
+  static int place = 0;
+  return reinterpret_cast<Engine*>(&place);
+}
+
+TEST(EngineSlotTest, StartsServesDrainsAndNeverGoesBack) {
+  EngineSlot slot;
+  EXPECT_EQ(slot.Get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(slot.NotServingReason(), HasSubstr("starting"));
+  slot.Serve(SomeEngine());
+  ASSERT_TRUE(slot.Get().ok());
+  EXPECT_EQ(*slot.Get(), SomeEngine());
+  EXPECT_EQ(slot.NotServingReason(), "");
+  slot.Drain();
+  EXPECT_EQ(slot.Get().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(slot.NotServingReason(), HasSubstr("shutting down"));
+  slot.Serve(SomeEngine());
+  EXPECT_FALSE(slot.Get().ok());
 }
 
 }  // namespace

@@ -1,12 +1,4 @@
-// The server, byte by byte: what it makes of requests of every form, of clients that are slow, and of those that go.
-#include "server/http/http_server.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <functional>
+// The server, byte by byte: what it makes of requests of every form.
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,10 +8,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
+#include "tests/unit/server/http_server_fixture.h"
 
 namespace kvblend::server {
 namespace {
@@ -30,158 +20,13 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A connection whose bytes the test writes itself.
-class RawClient {
- public:
-  explicit RawClient(int port, int receive_buffer = 0) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
-    if (receive_buffer > 0) {
-      setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
-    }
-    timeval patience{.tv_sec = 60, .tv_usec = 0};
-    setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  }
-  ~RawClient() { Close(); }
-  RawClient(const RawClient&) = delete;
-  RawClient& operator=(const RawClient&) = delete;
-
-  bool connected() const { return connected_; }
-  void Send(const std::string& bytes) { send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// All that comes until the server closes the connection.
-  std::string ReadToEnd() {
-    return ReadUntil([](const std::string&) { return false; });
-  }
-  std::string ReadUntil(const std::function<bool(const std::string&)>& enough) {
-    std::string bytes;
-    char buffer[4096];
-    while (!enough(bytes)) {
-      const ssize_t received = recv(socket_, buffer, sizeof(buffer), 0);
-      if (received <= 0) break;
-      bytes.append(buffer, static_cast<size_t>(received));
-    }
-    return bytes;
-  }
-  /// Up to this text, which is there when the connection was not closed before.
-  std::string ReadUntil(const std::string& text) {
-    return ReadUntil([&text](const std::string& bytes) { return absl::StrContains(bytes, text); });
-  }
-  void Close() {
-    if (socket_ >= 0) close(socket_);
-    socket_ = -1;
-  }
-
- private:
-  int socket_;
-  bool connected_ = false;
-};
-
-HttpResponse ErrorPageForTests(int status, const std::string& message) {
-  return {.status = status, .content_type = "text/plain", .body = message, .headers = {}};
-}
-
-class HttpServerTest : public ::testing::Test {
- protected:
-  HttpServerTest() {
-    options_.address = {"127.0.0.1", 0};
-    options_.max_header_bytes = 2048;
-    options_.max_body_bytes = 10000;
-  }
-
-  void Start() {
-    Router router;
-    router.Add("POST", "/echo", [](HttpRequest request, const std::shared_ptr<HttpResponder>& responder) {
-      responder->Send({.body = std::move(request.body), .headers = {}});
-    });
-    router.Add("POST", "/headers",
-               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-                 HttpResponse response;
-                 for (const auto& [name, value] : request.headers)
-                   absl::StrAppend(&response.body, name, "=", value, ";");
-                 responder->Send(std::move(response));
-               });
-    // Keeps its thread until the test lets go of it.
-    router.Add("POST", "/hold", [this](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-      held_.Notify();
-      let_go_.WaitForNotification();
-      responder->Send({.body = "held", .headers = {}});
-    });
-    router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
-    router.Add("GET", "/things/{id}",
-               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
-                 responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query),
-                                  .headers = {{"X-Odd", "a\r\nb"}}});
-               });
-    router.Add("GET", "/stream", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-      responder->Begin({.body = "one ", .headers = {}});
-      responder->Write("two ");
-      responder->Write("");
-      responder->Write("three");
-      responder->Finish();
-    });
-    router.Add("GET", "/dropped", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
-    router.Add("GET", "/half", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-      responder->Begin({.body = "half", .headers = {}});
-    });
-    // Answers are left to the test.
-    router.Add("GET", "/wait", [this](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
-      responder->OnGone([this] {
-        absl::MutexLock lock(&mutex_);
-        ++gone_;
-      });
-      absl::MutexLock lock(&mutex_);
-      waiting_.push_back(std::move(responder));
-    });
-    auto server = HttpServer::Start(options_, std::move(router), ErrorPageForTests);
-    ASSERT_TRUE(server.ok()) << server.status();
-    server_ = *std::move(server);
-  }
-
-  std::string Exchange(const std::string& bytes) {
-    RawClient client(server_->port());
-    client.Send(bytes);
-    return client.ReadToEnd();
-  }
-  std::shared_ptr<HttpResponder> NextWaiting() {
-    absl::MutexLock lock(&mutex_);
-    const auto some = [this] { return !waiting_.empty(); };
-    mutex_.Await(absl::Condition(&some));
-    auto responder = waiting_.back();
-    waiting_.pop_back();
-    return responder;
-  }
-  void WaitUntilGone(int count) {
-    absl::MutexLock lock(&mutex_);
-    const auto enough = [this, count] { return gone_ >= count; };
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&enough), absl::Minutes(1)));
-  }
-
-  HttpServerOptions options_;
-  absl::Mutex mutex_;
-  int gone_ = 0;
-  absl::Notification held_, let_go_;
-  std::vector<std::shared_ptr<HttpResponder>> waiting_;
-  std::unique_ptr<HttpServer> server_;
-};
-
-std::string Get(const std::string& target, const std::string& more = "Connection: close\r\n") {
-  return absl::StrCat("GET ", target, " HTTP/1.1\r\nHost: here\r\n", more, "\r\n");
-}
-std::string Post(const std::string& body, const std::string& more = "Connection: close\r\n") {
-  return absl::StrCat(
-      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json; charset=utf-8\r\n", more,
-      "Content-Length: ", body.size(), "\r\n\r\n", body);
-}
-
 TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
   Start();
   EXPECT_THAT(Exchange(Get("/things/a%2Fb/c?x=%20y")),
               AllOf(StartsWith("HTTP/1.1 200 OK\r\nDate: "),
-                    EndsWith(" GMT\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 12\r\n"
-                             "Connection: close\r\nX-Odd: ab\r\n\r\na/b/c?x=%20y")));
+                    HasSubstr(" GMT\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: 12\r\n"
+                              "Connection: close\r\nX-Odd: ab\r\nx-request-id: req-"),
+                    EndsWith("\r\n\r\na/b/c?x=%20y")));
   EXPECT_THAT(Exchange(Get("http://here/things/1")), EndsWith("\r\n\r\n1?"));
   EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
 }
@@ -213,7 +58,8 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
 TEST_F(HttpServerTest, StreamsAreChunkedAndEndWithTheConnectionBefore11) {
   Start();
   EXPECT_THAT(Exchange(Get("/stream")),
-              EndsWith("Connection: close\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n"));
+              AllOf(HasSubstr("Connection: close\r\n"),
+                    EndsWith("\r\n\r\n4\r\none \r\n4\r\ntwo \r\n5\r\nthree\r\n0\r\n\r\n")));
   EXPECT_THAT(Exchange("GET /stream HTTP/1.0\r\n\r\n"),
               AllOf(EndsWith("\r\n\r\none two three"), Not(HasSubstr("Transfer-Encoding"))));
 }
@@ -297,91 +143,17 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
     const std::string answer = Exchange(request);
     EXPECT_THAT(answer, StartsWith(absl::StrCat("HTTP/1.1 ", status, " "))) << request.substr(0, 200);
     EXPECT_THAT(answer, HasSubstr("Connection: close\r\n")) << request.substr(0, 200);
+    EXPECT_THAT(answer, HasSubstr("\r\nx-request-id: req-")) << request.substr(0, 200);
   }
   EXPECT_THAT(Exchange(Get("/echo")), HasSubstr("Allow: POST\r\n"));
   EXPECT_THAT(Exchange(Get("/things/all")), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
 }
 
-TEST_F(HttpServerTest, SlowSendersGet408AndIdleConnectionsAreClosed) {
-  options_.request_timeout = absl::Milliseconds(50);
-  options_.idle_timeout = absl::Milliseconds(50);
-  Start();
-  EXPECT_EQ(Exchange(""), "");
-  EXPECT_THAT(Exchange("GET /stream HTTP/1.1\r\nHo"), StartsWith("HTTP/1.1 408 "));
-  EXPECT_THAT(
-      Exchange(
-          "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"),
-      StartsWith("HTTP/1.1 408 "));
-}
-
 TEST_F(HttpServerTest, AnswersThatAreDroppedEnd) {
   Start();
-  EXPECT_THAT(Exchange(Get("/dropped")), StartsWith("HTTP/1.1 500 "));
+  EXPECT_THAT(Exchange(Get("/dropped")),
+              AllOf(StartsWith("HTTP/1.1 500 "), HasSubstr("\r\nx-request-id: req-")));
   EXPECT_THAT(Exchange(Get("/half")), AllOf(HasSubstr("half"), Not(EndsWith("0\r\n\r\n"))));
-}
-
-TEST_F(HttpServerTest, AnAnswerLearnsThatItsClientHasGone) {
-  Start();
-  RawClient client(server_->port());
-  client.Send(Get("/wait"));
-  const auto responder = NextWaiting();
-  client.Close();
-  WaitUntilGone(1);
-  responder->Send({.body = "too late", .headers = {}});
-  absl::Notification told;
-  const auto another = [&] {
-    RawClient going(server_->port());
-    going.Send(Get("/wait"));
-    return NextWaiting();
-  }();
-  WaitUntilGone(2);
-  another->OnGone([&told] { told.Notify(); });
-  told.WaitForNotification();
-}
-
-TEST_F(HttpServerTest, AnAnswerLearnsThatAClientWithRequestsBehindItHasGone) {
-  Start();
-  RawClient client(server_->port());
-  client.Send(Get("/wait", ""));
-  const auto responder = NextWaiting();
-  // More than the server reads ahead.
-  for (int i = 0; i < 1000; ++i) client.Send(Get("/things/1", ""));
-  client.Close();
-  WaitUntilGone(1);
-}
-
-TEST_F(HttpServerTest, RequestsBehindALongAnswerAreAnsweredAllTheSame) {
-  Start();
-  RawClient client(server_->port());
-  std::string behind;
-  for (int i = 0; i < 1000; ++i) behind += Get("/things/1", "");
-  client.Send(Get("/wait", "") + behind + Get("/things/last"));
-  NextWaiting()->Send({.body = "at last", .headers = {}});
-  EXPECT_THAT(client.ReadToEnd(), AllOf(HasSubstr("at last"), EndsWith("last?")));
-}
-
-TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByBytes) {
-  options_.max_unsent_bytes = 1 << 20;
-  Start();
-  RawClient client(server_->port(), /*receive_buffer=*/4096);
-  client.Send(Get("/wait"));
-  const auto responder = NextWaiting();
-  responder->Begin({.body = "", .headers = {}});
-  for (int i = 0; i < 64; ++i) responder->Write(std::string(1 << 20, 'x'));
-  WaitUntilGone(1);
-  EXPECT_THAT(Exchange(Get("/things/1")), HasSubstr("200 OK")) << "others are served";
-}
-
-TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByTime) {
-  options_.max_unsent_bytes = 64 << 20;
-  options_.write_timeout = absl::Milliseconds(100);
-  Start();
-  RawClient client(server_->port(), /*receive_buffer=*/4096);
-  client.Send(Get("/wait"));
-  const auto responder = NextWaiting();
-  responder->Begin({.body = "", .headers = {}});
-  responder->Write(std::string(32 << 20, 'x'));
-  WaitUntilGone(1);
 }
 
 TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSo) {
@@ -392,7 +164,7 @@ TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSo) {
   first.ReadUntil("1?");
   second.Send(Get("/things/1", ""));
   second.ReadUntil("1?");
-  EXPECT_THAT(Exchange(""), StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(Exchange(""), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("\r\nx-request-id: req-")));
   first.Close();
   while (server_->num_connections() > 1) {
   }
