@@ -140,7 +140,8 @@ LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& opti
         std::any_of(decided.spans.begin(), decided.spans.end(),
                     [](const ShapeSpan& span) { return span.use == ShapeSpan::Use::kCandidate; });
     if (has_candidates && HasRatio(options.policy)) {
-      decision.ratio = LargestHiddenRatio(decided, predictor, ratio);
+      // Of what is left the least number of tokens is a larger share.
+      decision.ratio = LargestHiddenRatio(decided, predictor, WithMinTokens(ratio, decided));
     }
   }
   decision.prediction = predictor.At(decided, decision.ratio);

@@ -57,7 +57,9 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
 LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
                             const blend::PromptShape& shape, const blend::ReusePlan& plan,
                             const std::optional<blend::LoadingCosts>& costs) {
-  LoadingReport report{.mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = ratio.max};
+  // Of what bypassing left the least number of tokens may be a larger share than the bound.
+  LoadingReport report{
+      .mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = std::max(ratio.max, decision.ratio)};
   report.ratio = decision.ratio;
   for (const size_t span : decision.bypassed) {
     if (plan.spans[span].chunk_index >= 0) ++report.bypassed_chunks;

@@ -106,7 +106,7 @@ TEST(PredictPrefill, RisesWithTheRatioAndFallsWithTheBandwidth) {
 
 // --- the choice
 
-const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6};
+const RatioOptions kAuto{.mode = RatioMode::kAuto, .ratio = 0.2, .min = 0.1, .max = 0.6, .min_tokens = 0};
 
 TEST(DecideLoading, AFixedRatioStaysAndNothingIsBypassed) {
   for (const double bandwidth : {1e2, 1e7}) {
@@ -186,6 +186,17 @@ TEST(DecideLoading, OnlyTheChunksOfTheSlowTierAreBypassed) {
   shape.spans[3].tier = Tier::kDisk;
   shape.spans[3].layer_bytes = 100'000;
   EXPECT_THAT(DecideLoading(shape, With(Policy::kQuery), kAuto, Costs(1e4), 2).bypassed, ElementsAre(3));
+}
+
+TEST(DecideLoading, WhatBypassingLeavesHasTheLeastNumberOfTokensToo) {
+  PromptShape shape = Shape();
+  shape.spans[2].tier = Tier::kNone;  // 100 candidates that stay
+  shape.spans[2].layer_bytes = 0;
+  const RatioOptions ratio = WithMinTokens(
+      {.mode = RatioMode::kAuto, .ratio = 0.1, .min = 0.1, .max = 0.1, .min_tokens = 60}, shape);
+  const LoadingDecision decision = DecideLoading(shape, With(Policy::kQuery), ratio, Costs(1e4), 2);
+  ASSERT_THAT(decision.bypassed, ElementsAre(0, 1, 3, 4));
+  EXPECT_EQ(decision.ratio, 0.6);
 }
 
 TEST(DecideLoading, AMeasurementOfLongAgoBypassesNothing) {
