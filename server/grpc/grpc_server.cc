@@ -41,6 +41,9 @@ int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt6
 // it has as much, it takes in no more until it has less, and gives up connections and calls.
 constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 constexpr int64_t kMessagesInMemory = 16;
+// Reflection, which needs no key, is the one service that the library runs on a thread for each open call. One of these always
+// waits for calls.
+constexpr int kLibraryThreads = 16;
 
 // The libraries' own words are for debugging: errors reach the caller as statuses.
 void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
@@ -100,6 +103,7 @@ class GrpcServerImpl : public GrpcServer {
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, kMaxPingStrikes);
     grpc::ResourceQuota quota("kvblend-server");
     quota.Resize(static_cast<size_t>(std::max(kMemoryBytes, kMessagesInMemory * options.max_message_bytes)));
+    quota.SetMaxThreads(kLibraryThreads);
     builder.SetResourceQuota(quota);
     for (const auto& service : services_) builder.RegisterService(service.get());
     server_ = builder.BuildAndStart();

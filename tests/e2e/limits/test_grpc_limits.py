@@ -3,10 +3,13 @@
 import contextlib
 import socket
 import struct
+import threading
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from conftest import refused, wait_until
 from support import tiny_model
@@ -237,6 +240,37 @@ def test_streams_that_are_opened_and_reset_at_once_harm_nobody(small):
                 break
         still_answers(small)
     still_answers(small)
+
+
+def test_open_calls_of_reflection_take_a_few_threads(start_small):
+    server = start_small()
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    done = threading.Event()
+    calls = []  # kept, for one that is dropped is cancelled
+
+    def asks_and_stays():
+        yield question
+        done.wait(60)
+
+    def outcome():
+        calls.append(reflection_pb2_grpc.ServerReflectionStub(server.channel).ServerReflectionInfo(asks_and_stays()))
+        try:
+            next(calls[-1])
+        except grpc.RpcError as error:
+            return error.code()
+        return grpc.StatusCode.OK
+
+    def threads():
+        return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+    before = threads()
+    outcomes = [outcome() for _ in range(60)]
+    assert set(outcomes) == {grpc.StatusCode.OK, grpc.StatusCode.RESOURCE_EXHAUSTED}
+    assert threads() <= before + 20
+    still_answers(server)
+    done.set()
+    wait_until(lambda: outcome() == grpc.StatusCode.OK, "reflection")
+    assert server.stop() == 0
 
 
 def test_connections_that_say_nothing_are_closed(start_small):
