@@ -14,6 +14,7 @@
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "engine/api/names.h"
+#include "engine/api/namespace_limit.h"
 #include "engine/api/request.h"
 #include "server/convert/enums.h"
 #include "server/json/json.h"
@@ -107,9 +108,7 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
 absl::Status LeaveOutOthers(const absl::Status& status, const Tenant& tenant) {
   if (tenant.admin || !absl::IsResourceExhausted(status)) return status;
   const std::string message(status.message());
-  // As NamespaceQuotas::Describe begins.
-  if (absl::StrContains(message, absl::StrCat("namespace '", tenant.chunk_namespace, "' may fill")))
-    return status;
+  if (absl::StrContains(message, NamespaceMayFill(tenant.chunk_namespace))) return status;
   absl::Status told = absl::ResourceExhaustedError(
       absl::StrCat(RetryDelayOf(status).has_value() ? "the queue is full" : "there is no room for this",
                    ", with what all tenants ask for; admins are told the figures"));

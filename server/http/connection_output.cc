@@ -98,7 +98,7 @@ void Connection::Write() {
   while (!unsent_.empty() && front_sent_ == unsent_.front().bytes.size()) {
     Piece piece = std::move(unsent_.front());
     unsent_.pop_front();
-    piece.kept = nullptr;  // where the end of the connection tells of the answer's
+    piece.kept = nullptr;  // of a piece without bytes: it comes before whatever tells that the answer is over
     front_sent_ = 0;
     unsent_bytes_ -= static_cast<int64_t>(piece.bytes.size());
     if (piece.end == End::kNone) continue;
@@ -117,6 +117,7 @@ void Connection::Write() {
   for (Piece& piece : unsent_) {
     const size_t skipped = buffers.empty() ? front_sent_ : 0;
     size_t size = piece.bytes.size() - skipped;
+    // The last byte is sent by itself, once `kept` has gone: whoever reads it may rely on that.
     if (piece.kept != nullptr && buffers.empty() && size == 1) piece.kept = nullptr;
     if (piece.kept != nullptr && size > 0) --size;
     buffers.emplace_back(piece.bytes.data() + skipped, size);

@@ -1,19 +1,16 @@
 // Files of learned corrections: whatever is read is written again byte for byte. Input: a file without its checksum.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "engine/kv/correction_file.h"
+#include "engine/kv/sealed_bytes.h"
 #include "tests/fuzz/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using kvblend::test_support::Check;
   std::string bytes(reinterpret_cast<const char*>(data), size);
-  const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
-  bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  kvblend::kv::Seal(bytes);
   const auto correction = kvblend::kv::DecodeCorrection(bytes);
   if (!correction.ok()) {
     Check(correction.status().code() == absl::StatusCode::kInvalidArgument, "errors have one code");

@@ -1,13 +1,11 @@
 // What learners tell each other of what they have seen: whatever is read is written again byte for byte, can be added, and can
 // be fitted. Input: a note or a part without its checksum.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "engine/kv/moments_messages.h"
+#include "engine/kv/sealed_bytes.h"
 #include "tests/fuzz/check.h"
 
 namespace {
@@ -39,8 +37,7 @@ class OnePart final : public kvblend::kv::OtherPairs {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using kvblend::test_support::Check;
   std::string bytes(reinterpret_cast<const char*>(data), size);
-  const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
-  bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  kvblend::kv::Seal(bytes);
   for (const int64_t max_bytes : {int64_t{1} << 20, int64_t{1}}) {  // both kinds of moments
     const LearnerOptions options{.num_layers = 2, .num_kv_heads = 1, .head_dim = 2, .max_bytes = max_bytes};
     if (const auto note = kvblend::kv::DecodeMomentsNote(options, bytes); note.ok()) {

@@ -1,13 +1,11 @@
 // Files of a calibration's steps on what attention reads: whatever is read is written again byte for byte, and can be gone on
 // from. Input: a file without its checksum.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "engine/kv/sealed_bytes.h"
 #include "engine/kv/tuning/tuning_checkpoint.h"
 #include "tests/fuzz/check.h"
 
@@ -39,8 +37,7 @@ LayerTuners Tuners() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using kvblend::test_support::Check;
   std::string bytes(reinterpret_cast<const char*>(data), size);
-  const uint64_t checksum = XXH3_64bits(bytes.data(), bytes.size());
-  bytes.append(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  kvblend::kv::Seal(bytes);
   const kvblend::kv::LearnerOptions options{.num_layers = 2, .num_kv_heads = 1, .head_dim = 2};
   static const LayerTuners kFresh = Tuners();
   LayerTuners tuners = kFresh;

@@ -13,8 +13,8 @@ namespace kvblend::model {
 namespace {
 
 constexpr int64_t kMaxHfInteger = std::numeric_limits<int32_t>::max();
-constexpr int64_t kMaxHfHeadDim =
-    65536;  // as of backends; RoPE's divisors are made before any tensor is looked at
+// No backend has larger ones (kernels/checks.cc). To be known here, as RoPE's divisors are made before any tensor is looked at.
+constexpr int64_t kMaxHfHeadDim = 65536;
 
 const HfField* FindField(absl::Span<const HfField> fields, std::string_view name) {
   const auto found =
