@@ -5,6 +5,7 @@
 #include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 namespace kvblend::kv {
 namespace {
@@ -56,17 +57,22 @@ struct Map {
 };
 
 /// The directions of what `own` leaves of the regression, as many as `rank`; zeros behind those that are worth it.
-Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, double floor,
-           const FitOptions& options) {
+std::optional<Map> FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, double floor,
+                          const FitOptions& options, absl::FunctionRef<bool()> keep_going) {
   const int64_t channels = pairs.channels();
   const double n = pairs.weight();
   const std::vector<double> xx = pairs.Xx();
   const Matrix c = Eigen::Map<const Matrix>(xx.data(), channels, channels) / n;
   Matrix regularised = c;
   regularised.diagonal() += options.ridge * variance + Vector::Constant(channels, floor);
-  Matrix rest = regularised.llt().solve(Doubles(pairs.xd(), channels, channels) / n);
+  const Eigen::LLT<Matrix> decomposed = regularised.llt();
+  if (!keep_going()) return std::nullopt;
+  Matrix rest = decomposed.solve(Doubles(pairs.xd(), channels, channels) / n);
   rest.diagonal() -= own;
-  const Eigen::SelfAdjointEigenSolver<Matrix> varies(rest.transpose() * c * rest);
+  if (!keep_going()) return std::nullopt;
+  const Matrix variance_of_rest = rest.transpose() * c * rest;
+  if (!keep_going()) return std::nullopt;
+  const Eigen::SelfAdjointEigenSolver<Matrix> varies(variance_of_rest);
   const Vector gains = varies.eigenvalues().reverse().head(options.rank);  // they are ascending
   Matrix directions = varies.eigenvectors().rowwise().reverse().leftCols(options.rank);
   const double deviation = Column(pairs.dd()).sum() / n;
@@ -76,7 +82,7 @@ Map FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, 
     directions.rightCols(options.rank - first).setZero();
     break;
   }
-  return {rest * directions, directions.transpose()};
+  return Map{rest * directions, directions.transpose()};
 }
 
 }  // namespace
@@ -87,9 +93,14 @@ int32_t FittedRank(PairMoments::Kind kind, int64_t channels, const FitOptions& o
 }
 
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
+  return *FitLayer(pairs, options, [] { return true; });
+}
+
+std::optional<LayerCorrection> FitLayer(const PairMoments& pairs, const FitOptions& options,
+                                        absl::FunctionRef<bool()> keep_going) {
   const int64_t channels = pairs.channels();
   const double n = pairs.weight();
-  if (pairs.count() < 2 || n <= 0 || pairs.Deviation() == 0) return {};
+  if (pairs.count() < 2 || n <= 0 || pairs.Deviation() == 0) return LayerCorrection{};
 
   // Channels that never change have no variance to divide by; they get an offset alone.
   Vector variance(channels), covariance(channels);
@@ -104,15 +115,18 @@ LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options) {
   Map map{Matrix::Zero(channels, rank), Matrix::Zero(rank, channels)};
   if (rank > 0) {
     const double ridge = options.ridge + 2 * static_cast<double>(channels) / n;
-    map = FitMap(pairs, own, variance, floor, {rank, ridge, options.least_gain});
+    std::optional<Map> fitted =
+        FitMap(pairs, own, variance, floor, {rank, ridge, options.least_gain}, keep_going);
+    if (!fitted.has_value()) return std::nullopt;
+    map = *std::move(fitted);
   }
   const Matrix offsets = Offsets(pairs, [&](const Vector& x) -> Vector {
     return own.cwiseProduct(x) + map.up.transpose() * (map.down.transpose() * x);
   });
-  return {.scale = Floats(Vector::Ones(channels) + own),
-          .offset = Floats(offsets),
-          .down = Floats(map.down),
-          .up = Floats(map.up)};
+  return LayerCorrection{.scale = Floats(Vector::Ones(channels) + own),
+                         .offset = Floats(offsets),
+                         .down = Floats(map.down),
+                         .up = Floats(map.up)};
 }
 
 void ScaleKeyPart(double strength, int32_t rank, LayerCorrection& correction) {

@@ -12,7 +12,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "absl/functional/function_ref.h"
 #include "engine/kv/learned_correction.h"
 #include "engine/kv/pair_moments.h"
 
@@ -36,6 +38,10 @@ inline int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
 
 /// Empty where the pairs show nothing to correct: fewer than two of them, or no difference.
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options);
+/// The same in steps, of which the longest is about two thirds of it where there are many channels: keep_going is asked between
+/// them, and false ends it with nothing.
+std::optional<LayerCorrection> FitLayer(const PairMoments& pairs, const FitOptions& options,
+                                        absl::FunctionRef<bool()> keep_going);
 
 /// K's part of the correction as strong as `strength` says, V's as it is. REQUIRES: not empty.
 void ScaleKeyPart(double strength, int32_t rank, LayerCorrection& correction);

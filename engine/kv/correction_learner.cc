@@ -100,10 +100,10 @@ CorrectionLearner::LayerPairSums CorrectionLearner::SumsOf(int32_t layer) const 
   return {state_.fitted[layer], state_.kept_back[layer]};
 }
 
-std::vector<double> CorrectionLearner::Judge() const {
+std::vector<double> CorrectionLearner::Judge(absl::FunctionRef<bool()> keep_going) const {
   std::vector<double> shares(options_.num_layers, 1.0);
   if (!in_force_.has_value() || !CanJudge() || !CanJudge(*in_force_)) return shares;
-  for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
+  for (int32_t layer = 0; layer < options_.num_layers && keep_going(); ++layer) {
     shares[layer] = ResidualShare(state_.kept_back[layer], in_force_->layers[layer], in_force_->rank);
   }
   return shares;
@@ -134,13 +134,16 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
   const double margin = std::max(0.01, 0.1 / static_cast<double>(verdict.kept_back_chunks));
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
     LayerPairSums pairs = SumsOf(layer);
-    if (others != nullptr && !others->AddTo(layer, pairs.fitted, pairs.kept_back)) return std::nullopt;
+    if (others != nullptr && !others->AddTo(layer, pairs.fitted, pairs.kept_back, keep_going)) {
+      return std::nullopt;
+    }
     verdict.deviations.push_back(pairs.kept_back.Deviation());
-    LayerCorrection best, fitted;
+    LayerCorrection best;
     double before = 1;
     if (in_force_.has_value()) {
       best = in_force_->layers[layer];
       before = ResidualShare(pairs.kept_back, best, old_rank);
+      if (!keep_going()) return std::nullopt;
     }
     double after = before;
     if (before > 1) {
@@ -148,9 +151,11 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
       after = 1;
     }
     best = Widened(std::move(best), channels, old_rank, verdict.correction.rank);
-    fitted = FitLayer(pairs.fitted, options_.fit);
-    if (const double share = ResidualShare(pairs.kept_back, fitted, fit_rank); share < (1 - margin) * after) {
-      best = Widened(std::move(fitted), channels, fit_rank, verdict.correction.rank);
+    std::optional<LayerCorrection> fitted = FitLayer(pairs.fitted, options_.fit, keep_going);
+    if (!fitted.has_value() || !keep_going()) return std::nullopt;
+    if (const double share = ResidualShare(pairs.kept_back, *fitted, fit_rank);
+        share < (1 - margin) * after) {
+      best = Widened(*std::move(fitted), channels, fit_rank, verdict.correction.rank);
       after = share;
     }
     verdict.before.push_back(before);

@@ -73,8 +73,10 @@ class OtherPairs {
   virtual ~OtherPairs() = default;
 
   virtual Seen seen() const = 0;
-  /// Adds what they have of a layer. False: not all of it could be had, so that a fit of these pairs makes no sense.
-  virtual bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back) = 0;
+  /// Adds what they have of a layer. False: not all of it could be had, or keep_going, which is asked between two of them,
+  /// said no, so that a fit of these pairs makes no sense.
+  virtual bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back,
+                     absl::FunctionRef<bool()> keep_going) = 0;
 };
 
 /// Not thread-safe.
@@ -107,11 +109,12 @@ class CorrectionLearner {
     int64_t kept_back_chunks = 0;
   };
   /// On what it has seen and what `others` have (null: nobody), as one that has seen it all; layer by layer, so that two
-  /// more layers' moments are in memory. Takes seconds and more; keep_going is asked after every layer, and false ends it
-  /// with nothing, as does what can't be had of the others.
+  /// more layers' moments are in memory. Takes seconds and more; keep_going is asked between the steps of every layer, and
+  /// false ends it with nothing, as does what can't be had of the others.
   std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr);
-  /// What the correction in force leaves of each layer.
-  std::vector<double> Judge() const;
+  /// What the correction in force leaves of each layer: of all that keep_going, asked between them, lets it judge, and the
+  /// others' whole.
+  std::vector<double> Judge(absl::FunctionRef<bool()> keep_going = [] { return true; }) const;
   /// How far stored KV is from fresh, per layer: PairMoments::Deviation of the chunks kept back.
   std::vector<double> Deviations() const;
 

@@ -159,10 +159,7 @@ absl::Time CorrectionLearning::NextTurn() const {
 }
 
 void CorrectionLearning::Share() {
-  const auto keep_going = [this] {
-    absl::MutexLock lock(&mutex_);
-    return MayFit();
-  };
+  const auto keep_going = [this] { return GoesOn(); };
   const bool learns = keep_going();
   if (!learns || learner_.state().tokens == 0) {
     sharing_->Withdraw();  // also what a reset could not
@@ -194,7 +191,10 @@ bool CorrectionLearning::HasWork() const {
 void CorrectionLearning::Run() {
   // What serving leaves of the processors is enough. On Linux this is the calling thread's alone.
   setpriority(PRIO_PROCESS, 0, 19);
-  const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge();
+  const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge([this] {
+    absl::MutexLock lock(&mutex_);
+    return !stopping_;
+  });
   mutex_.Lock();
   stats_.deviation_before = before;
   stats_.deviation_after = Corrected(before, shares);
@@ -256,15 +256,17 @@ void CorrectionLearning::Learn(const Chunk& chunk) {
   Fit();
 }
 
+bool CorrectionLearning::GoesOn() const {
+  absl::MutexLock lock(&mutex_);
+  return MayFit();
+}
+
 bool CorrectionLearning::Due() const {
   return learner_.due(sharing_ != nullptr ? sharing_->seen() : kv::OtherPairs::Seen{});
 }
 
 void CorrectionLearning::Fit() {
-  const auto keep_going = [this] {
-    absl::MutexLock lock(&mutex_);
-    return MayFit();
-  };
+  const auto keep_going = [this] { return GoesOn(); };
   std::optional<kv::CorrectionLearner::Verdict> verdict;
   // Who can't be read while it fits is left out, and it begins anew without it, if there is enough without it.
   while (!verdict.has_value()) {

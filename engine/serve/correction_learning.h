@@ -49,7 +49,7 @@ class CorrectionLearning {
 
   /// Puts what was learned before into force. `runtime` must outlive it.
   CorrectionLearning(ModelRuntime& runtime, const Options& options);
-  /// Ends what is under way, and saves what was learned.
+  /// Ends what is under way, and saves what was learned. Waits for no more than a step of one layer's fit.
   ~CorrectionLearning();
 
   /// What prompts have to keep.
@@ -59,7 +59,7 @@ class CorrectionLearning {
   void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry,
            absl::Span<const int32_t> token_ids);
 
-  /// Done when it returns, which may take as long as one layer's fit. kFailedPrecondition: it cannot learn.
+  /// Done when it returns, which may take as long as a step of one layer's fit. kFailedPrecondition: it cannot learn.
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
   CorrectionStats Stats() const;
 
@@ -78,6 +78,7 @@ class CorrectionLearning {
   void Run();
   void Learn(const Chunk& chunk);
   bool Due() const;
+  bool GoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Fit();
   void OpenSharing();
   /// Tells others, and hears of them.

@@ -22,7 +22,8 @@ class OnePart final : public kvblend::kv::OtherPairs {
   Seen seen() const override {
     return {.fitted_chunks = 9, .kept_back_chunks = 3, .new_chunks = 9, .learners = 1};
   }
-  bool AddTo(int32_t /*layer*/, PairMoments& fitted, PairMoments& kept_back) override {
+  bool AddTo(int32_t /*layer*/, PairMoments& fitted, PairMoments& kept_back,
+             absl::FunctionRef<bool()> /*keep_going*/) override {
     fitted.Merge(part_);
     kept_back.Merge(part_);
     return true;

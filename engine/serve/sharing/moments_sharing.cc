@@ -173,8 +173,10 @@ void MomentsSharing::NoteFit() {
   Set(&Stats::replicas_merged, static_cast<int64_t>(others_.size()));
 }
 
-bool MomentsSharing::AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back) {
+bool MomentsSharing::AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back,
+                           absl::FunctionRef<bool()> keep_going) {
   for (auto note = others_.begin(); note != others_.end(); ++note) {
+    if (!keep_going()) return false;
     const absl::Status added = AddOf(*note, layer, fitted, kept_back);
     if (added.ok()) continue;
     if (absl::IsUnavailable(added)) {

@@ -75,7 +75,8 @@ class MomentsSharing final : public kv::OtherPairs {
   // OtherPairs, as of the last look. A replica whose moments can't be had is left out from then on: until its next revision
   // if they are refused, otherwise until the next look.
   Seen seen() const override;
-  bool AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back) override;
+  bool AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back,
+             absl::FunctionRef<bool()> keep_going) override;
 
   Stats stats() const;
 

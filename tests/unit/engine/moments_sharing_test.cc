@@ -177,6 +177,21 @@ TEST_F(MomentsSharingTest, EachFitsWhatAllHaveSeenEveryPairOnce) {
   EXPECT_EQ(one.sharing.stats().refused, 0);
 }
 
+TEST_F(MomentsSharingTest, AFitStopsBetweenTwoOthersAndLosesNone) {
+  Replica one(board_, 1), two(board_, 2), reader(board_, 3);
+  for (Replica* replica : {&one, &two, &reader}) {
+    Teach(replica->learner, 24);
+    replica->Publish();
+  }
+  reader.sharing.Look();
+  int asked = 0;
+  EXPECT_FALSE(reader.learner.Fit([&] { return ++asked < 2; }, &reader.sharing).has_value());
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(board_.parts_read, 2);  // of the first
+  EXPECT_EQ(reader.sharing.seen().learners, 2);
+  EXPECT_EQ(reader.sharing.stats().failures + reader.sharing.stats().refused, 0);
+}
+
 TEST_F(MomentsSharingTest, WhatAnEarlierProcessLeftUnderTheSameNameIsNotCountedAgain) {
   Replica before(board_, 7);
   Teach(before.learner, 24);

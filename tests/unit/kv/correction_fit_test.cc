@@ -178,6 +178,22 @@ TEST_F(CorrectionFitTest, NothingToLearnFromIsNoCorrection) {
   EXPECT_EQ(ResidualShare(pairs, {}, 16), 1);
 }
 
+TEST_F(CorrectionFitTest, EndsWithNothingBetweenAnyTwoSteps) {
+  PairMoments pairs(kChannels);
+  AddPairs(400, 0.1f, pairs);
+  const FitOptions options{.rank = 2};
+  int steps = 0;
+  const auto whole = FitLayer(pairs, options, [&] { return ++steps > 0; });
+  ASSERT_TRUE(whole.has_value());
+  EXPECT_EQ(whole->up, FitLayer(pairs, options).up);
+  EXPECT_GE(steps, 3);
+  for (int stop = 1; stop <= steps; ++stop) {
+    int asked = 0;
+    EXPECT_FALSE(FitLayer(pairs, options, [&] { return ++asked < stop; }).has_value()) << stop;
+    EXPECT_EQ(asked, stop);
+  }
+}
+
 TEST_F(CorrectionFitTest, ChannelsThatNeverChangeGetAnOffsetAlone) {
   PairMoments pairs(kChannels);
   std::vector<float> x = Random(60 * kChannels, 1), y = x;

@@ -36,7 +36,8 @@ class OtherLearners final : public OtherPairs {
     }
     return seen;
   }
-  bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back) override {
+  bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back,
+             absl::FunctionRef<bool()> /*keep_going*/) override {
     for (const CorrectionLearner* learner : learners_) {
       fitted.Merge(learner->state().fitted[layer]);
       kept_back.Merge(learner->state().kept_back[layer]);
@@ -311,13 +312,32 @@ TEST_F(CorrectionLearnerTest, WhatCannotBeHadOfOthersEndsTheFitWithNothing) {
   EXPECT_TRUE(learner.due());  // as if it had not begun
 }
 
-TEST_F(CorrectionLearnerTest, AFitCanBeStopped) {
+TEST_F(CorrectionLearnerTest, AFitCanBeStoppedBetweenTheStepsOfEveryLayer) {
   CorrectionLearner learner(SmallLearner());
   Teach(learner, 40);
-  int layers = 0;
-  EXPECT_FALSE(learner.Fit([&] { return ++layers < 2; }).has_value());
-  EXPECT_EQ(layers, 2);
-  EXPECT_TRUE(learner.due());
+  learner.SetInForce(Fit(learner).correction);
+  Teach(learner, 80);
+  int asked = 0;
+  const auto ends_at = [&](int step) {
+    asked = 0;
+    return !learner.Fit([&] { return ++asked < step; }).has_value();
+  };
+  int step = 1;
+  for (; ends_at(step); ++step) {
+    EXPECT_EQ(asked, step);
+    EXPECT_TRUE(learner.due());
+  }
+  EXPECT_GT(step, 2 * 5);  // of the two layers that have something to correct
+}
+
+TEST_F(CorrectionLearnerTest, AJudgementCanBeStopped) {
+  CorrectionLearner learner(SmallLearner());
+  Teach(learner, 40);
+  learner.SetInForce(Fit(learner).correction);
+  const std::vector<double> all = learner.Judge();
+  int asked = 0;
+  EXPECT_THAT(learner.Judge([&] { return ++asked < 3; }), ElementsAre(all[0], all[1], 1.0));
+  EXPECT_EQ(asked, 3);
 }
 
 }  // namespace
