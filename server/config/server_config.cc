@@ -136,10 +136,10 @@ void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
              "Time that a connection may stay open without a call");
   AsBytes(
       Add(app, kGroup, "grpc-max-unsent-bytes", grpc.max_unsent_bytes,
-          "What of all streams may wait for their readers, and twice what of one; with more the one that has most is ended"))
+          "What of all answers may wait for their readers, and twice what of one stream; with more the one that has most is ended"))
       ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
   AddSeconds(app, kGroup, "grpc-write-timeout", grpc.write_timeout, 0.1,
-             "Time for a message of a stream to be taken; then the call is ended");
+             "Time for an answer, or a message of a stream, to be taken; then the call is ended");
 }
 
 void AddTraces(CLI::App& app, TraceConfig& trace) {

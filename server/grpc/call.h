@@ -79,11 +79,7 @@ class CallHandler {
     const auto stream = std::make_shared<EventStream>(
         streams_, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream, context);
-    // The context is there until the call is finished, which is after Close.
-    const auto refuse = [context, stream](const absl::Status& status) {
-      if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
-      stream->Close(status);
-    };
+    const auto refuse = [context, stream](const absl::Status& status) { Refuse(context, *stream, status); };
     const auto calls = Admit(*context);
     if (!calls.ok()) {
       refuse(calls.status());
@@ -120,34 +116,36 @@ class CallHandler {
     const auto log =
         std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
                                   method, context->peer(), TraceOf(services_.tracer, context));
-    grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-    // Context, response and reactor are there until this.
-    const auto finish = [context, log, reactor](const absl::Status& status) {
-      log->End(status);
-      if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
-      reactor->Finish(ToGrpcStatus(status));
-    };
+    const auto stream = std::make_shared<EventStream>(
+        streams_, DeadlineOf(*context), [log](const absl::Status& status) { log->End(status); });
+    grpc::ServerUnaryReactor* reactor = EventStream::MakeUnaryReactor(stream, context, response);
+    const auto refuse = [context, stream](const absl::Status& status) { Refuse(context, *stream, status); };
     const auto calls = Admit(*context);
     if (!calls.ok()) {
-      finish(calls.status());
+      refuse(calls.status());
       return reactor;
     }
     const absl::Status accepted = threads_.Of(kind).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
-      if (context->IsCancelled()) return finish(absl::CancelledError("the client has gone"));
+      if (context->IsCancelled()) return stream->Close(absl::CancelledError("the client has gone"));
       Request request;
       absl::Status status = ParseByteBuffer(bytes, &request);
-      if (status.ok()) {
-        const absl::StatusOr<Response> message = (calls.get()->*call)(std::move(request));
-        status = message.status();
-        if (status.ok()) *response = ToByteBuffer(*message);
-      }
-      finish(status);
+      if (!status.ok()) return refuse(status);
+      const absl::StatusOr<Response> message = (calls.get()->*call)(std::move(request));
+      if (!message.ok()) return refuse(message.status());
+      stream->Push(ToByteBuffer(*message));
+      stream->Close(absl::OkStatus());
     });
-    if (!accepted.ok()) finish(accepted);
+    if (!accepted.ok()) refuse(accepted);
     return reactor;
   }
 
  private:
+  /// The context is there until the call is finished, which is after Close.
+  static void Refuse(grpc::CallbackServerContext* context, EventStream& stream, const absl::Status& status) {
+    if (absl::IsResourceExhausted(status)) AddRetryHint(status, context);
+    stream.Close(status);
+  }
+
   absl::StatusOr<std::shared_ptr<Calls>> Admit(const grpc::CallbackServerContext& context) const {
     KVBLEND_ASSIGN_OR_RETURN(const std::string authorization, AuthorizationOf(context));
     if (services_.access != nullptr) return services_.access->Admit(authorization);

@@ -20,13 +20,13 @@ absl::Status TooSlow(const std::string& why) {
   return absl::ResourceExhaustedError(absl::StrCat("the client reads too slowly: ", why));
 }
 
-class Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public MessageSender {
+/// What both kinds of calls have in common. `Base`: gRPC's reactor.
+template <typename Base>
+class CallReactor : public Base, public MessageSender {
  public:
-  Reactor(std::shared_ptr<EventStream> stream, grpc::CallbackServerContext* context)
+  CallReactor(std::shared_ptr<EventStream> stream, grpc::CallbackServerContext* context)
       : stream_(std::move(stream)), call_(context->c_call()) {}
 
-  void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
-  void FinishCall(grpc::Status status) override { Finish(std::move(status)); }
   CancelCall NewCancelCall() override {
     grpc_call_ref(call_);
     const std::shared_ptr<grpc_call> call(call_, &grpc_call_unref);
@@ -37,16 +37,45 @@ class Reactor : public grpc::ServerWriteReactor<grpc::ByteBuffer>, public Messag
     };
   }
 
-  void OnWriteDone(bool ok) override { stream_->OnSent(ok); }
   void OnCancel() override { stream_->OnCancel(); }
   void OnDone() override {
     stream_->OnDone();
     delete this;
   }
 
+ protected:
+  EventStream& stream() { return *stream_; }
+
  private:
   const std::shared_ptr<EventStream> stream_;
   grpc_call* const call_;
+};
+
+class StreamReactor : public CallReactor<grpc::ServerWriteReactor<grpc::ByteBuffer>> {
+ public:
+  using CallReactor::CallReactor;
+  void Send(const grpc::ByteBuffer* message) override { StartWrite(message); }
+  void FinishCall(grpc::Status status) override { Finish(std::move(status)); }
+  void OnWriteDone(bool ok) override { stream().OnSent(ok); }
+};
+
+class UnaryReactor : public CallReactor<grpc::ServerUnaryReactor> {
+ public:
+  UnaryReactor(std::shared_ptr<EventStream> stream, grpc::CallbackServerContext* context,
+               grpc::ByteBuffer* response)
+      : CallReactor(std::move(stream), context), response_(*response) {}
+  void Send(const grpc::ByteBuffer* message) override {
+    response_ = *message;
+    stream().OnHeld();
+  }
+  void FinishCall(grpc::Status status) override {
+    // gRPC ends the process over a success without a message, which is what a call whose client has gone comes to.
+    if (status.ok() && !response_.Valid()) status = grpc::Status::CANCELLED;
+    Finish(std::move(status));
+  }
+
+ private:
+  grpc::ByteBuffer& response_;
 };
 
 }  // namespace
@@ -64,7 +93,15 @@ EventStream::~EventStream() {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* EventStream::MakeReactor(std::shared_ptr<EventStream> stream,
                                                                      grpc::CallbackServerContext* context) {
-  auto* reactor = new Reactor(stream, context);
+  auto* reactor = new StreamReactor(stream, context);
+  stream->Attach(reactor);
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* EventStream::MakeUnaryReactor(std::shared_ptr<EventStream> stream,
+                                                        grpc::CallbackServerContext* context,
+                                                        grpc::ByteBuffer* response) {
+  auto* reactor = new UnaryReactor(stream, context, response);
   stream->Attach(reactor);
   return reactor;
 }
@@ -102,7 +139,8 @@ void EventStream::Push(grpc::ByteBuffer message) {
     too_many = streams_->Came(bytes);
     unsent_bytes_ += bytes;
     unsent_.push_back(std::move(message));
-    if (unsent_bytes_ > streams_->max_unsent_bytes_of_one()) {
+    // What is sent at once waits for nobody.
+    if (busy_ && unsent_bytes_ > streams_->max_unsent_bytes_of_one()) {
       broken_ = cancel = true;
       too_slow_ = absl::StrCat("more than ", streams_->max_unsent_bytes_of_one(),
                                " bytes of the answer were waiting to be sent");
@@ -183,6 +221,14 @@ void EventStream::OnSent(bool ok) {
       broken_ = true;
       DropUnsent();
     }
+  }
+  Advance();
+}
+
+void EventStream::OnHeld() {
+  {
+    absl::MutexLock lock(&mutex_);
+    busy_ = false;
   }
   Advance();
 }

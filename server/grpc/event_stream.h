@@ -1,4 +1,5 @@
-// The sending side of a server-streaming call, fed by the engine's thread through an EventSink.
+// The sending side of a call. Of a server-streaming one it is fed by the engine's thread through an EventSink; a unary one is a
+// stream of at most one message, which gRPC sends with the call's end.
 //
 //   engine thread:  Push, Push, .., Close                gRPC threads:  OnSent, OnCancel, OnDone
 //
@@ -40,7 +41,7 @@ namespace kvblend::server {
 class MessageSender {
  public:
   virtual ~MessageSender() = default;
-  /// `message` stays as it is until OnSent.
+  /// `message` stays as it is until OnSent, or OnHeld.
   virtual void Send(const grpc::ByteBuffer* message) = 0;
   virtual void FinishCall(grpc::Status status) = 0;
 
@@ -63,6 +64,10 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   /// The reactor for gRPC; to be called once, before anything is pushed. It keeps this stream alive.
   static grpc::ServerWriteReactor<grpc::ByteBuffer>* MakeReactor(std::shared_ptr<EventStream> stream,
                                                                  grpc::CallbackServerContext* context);
+  /// The same for a unary call, whose message goes into `response`.
+  static grpc::ServerUnaryReactor* MakeUnaryReactor(std::shared_ptr<EventStream> stream,
+                                                    grpc::CallbackServerContext* context,
+                                                    grpc::ByteBuffer* response);
   /// The same with another sender, which must live until OnDone.
   void Attach(MessageSender* sender);
 
@@ -70,6 +75,8 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
 
   /// The message was sent, or (not `ok`) never will be.
   void OnSent(bool ok);
+  /// In place of OnSent: the message, which must be the only one, leaves with FinishCall. It counts as unsent until the call's end.
+  void OnHeld();
   /// The client has gone, or the deadline has passed.
   void OnCancel();
   /// The sender is about to go; nothing is called afterwards.

@@ -1,4 +1,4 @@
-// What the streams of a server keep for clients that have not read it, all together, and for how long.
+// What the calls of a server keep for clients that have not read it, all together, and for how long.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ class EventStream;
 class OpenStreams {
  public:
   struct Limits {
-    size_t max_unsent_bytes = 512 << 20;               // of all streams; a single one may have half of it
+    size_t max_unsent_bytes =
+        512 << 20;  // of all calls; half of it may wait behind a message of a single one
     absl::Duration write_timeout = absl::Seconds(30);  // for a message to be taken
   };
 

@@ -16,8 +16,9 @@ from support import tiny_model
 
 CONNECTIONS, STREAMS, HEADER_BYTES = 6, 4, 4096
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 1, 3, 4, 6, 7
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY = 0, 1, 3, 4, 6, 7
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
+INITIAL_WINDOW_SIZE = 4
 ENHANCE_YOUR_CALM = 11
 OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # channels to one address otherwise share one
 
@@ -68,18 +69,23 @@ def header(name, value):
     return b"\0" + text(name) + text(value)
 
 
-CALL = (b"\x83\x86" + header(b":path", b"/grpc.health.v1.Health/Watch") + header(b":authority", b"here") +
-        header(b"content-type", b"application/grpc") + header(b"te", b"trailers"))
+def call_of(method):
+    return (b"\x83\x86" + header(b":path", method) + header(b":authority", b"here") +
+            header(b"content-type", b"application/grpc") + header(b"te", b"trailers"))
+
+
+CALL = call_of(b"/grpc.health.v1.Health/Watch")
 
 
 class Connection:
     """HTTP/2 by hand."""
 
-    def __init__(self, server, preface=True):
+    def __init__(self, server, preface=True, window=65535):
+        """`window`: bytes of an answer that the client takes."""
         self._socket = socket.create_connection(("127.0.0.1", server.grpc_port), timeout=60)
         self._received = b""
         if preface:
-            self.send(PREFACE + frame(SETTINGS, 0, 0))
+            self.send(PREFACE + frame(SETTINGS, 0, 0, struct.pack(">HI", INITIAL_WINDOW_SIZE, window)))
 
     def __enter__(self):
         return self
@@ -270,6 +276,23 @@ def test_open_calls_of_reflection_take_a_few_threads(start_small):
     still_answers(server)
     done.set()
     wait_until(lambda: outcome() == grpc.StatusCode.OK, "reflection")
+    assert server.stop() == 0
+
+
+def test_an_answer_that_nobody_takes_ends_when_its_time_is_over(start_small):
+    server = start_small("--max-concurrent-streams", "1", "--grpc-write-timeout", "0.5")
+    with Connection(server, window=0) as connection:
+        connection.settings()
+        for stream in (1, 3):  # the second has the place of the first
+            connection.send(frame(HEADERS, END_HEADERS, stream, call_of(b"/kvblend.v1.Admin/GetInfo")) +
+                            frame(DATA, END_STREAM, stream, bytes(5)))  # an empty message
+            told = b""
+            while b"grpc-status" not in told:
+                kind, _, of, payload = connection.frame()
+                assert kind != DATA
+                told += payload if kind == HEADERS and of == stream else b""
+            assert b"grpc-status\x018" in told and b"reads too slowly" in told  # RESOURCE_EXHAUSTED
+    assert server.log().count("ended while its answer was sent") == 2
     assert server.stop() == 0
 
 

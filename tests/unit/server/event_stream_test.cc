@@ -21,6 +21,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 grpc::ByteBuffer Message(const std::string& text) {
   const grpc::Slice slice(text);
@@ -50,6 +51,16 @@ class ManualSender : public MessageSender {
   std::vector<std::string> sent;
   std::vector<grpc::Status> finished;
   std::vector<absl::Status> cancelled;
+};
+
+// As one of a unary call.
+class HoldingSender : public ManualSender {
+ public:
+  void Send(const grpc::ByteBuffer* message) override {
+    ManualSender::Send(message);
+    stream->OnHeld();
+  }
+  std::shared_ptr<EventStream> stream;
 };
 
 class EventStreamTest : public ::testing::Test {
@@ -185,6 +196,31 @@ TEST_F(EventStreamTest, SoDoesOneThatDoesNotReadTheEnd) {
   streams_->EndStuck(absl::Now() + absl::Minutes(2));
   EXPECT_EQ(sender_.cancelled.size(), 1u);
   stream->OnDone();
+}
+
+TEST_F(EventStreamTest, AnAnswerThatLeavesWithTheEndHasTheSameBounds) {
+  HoldingSender senders[2];
+  for (HoldingSender& sender : senders) {
+    sender.stream = NewStream();
+    sender.stream->Attach(&sender);
+  }
+  senders[0].stream->Push(Message("12345678901"));
+  senders[0].stream->Close(absl::OkStatus());
+  EXPECT_THAT(senders[0].sent, ElementsAre("12345678901"));
+  ASSERT_EQ(senders[0].finished.size(), 1u);
+  EXPECT_TRUE(senders[0].finished[0].ok());
+  EXPECT_EQ(streams_->unsent_bytes(), 11u) << "until gRPC is done with it";
+  senders[1].stream->Push(Message("123456789012"));
+  EXPECT_THAT(senders[1].cancelled, SizeIs(1)) << "both together are too many, and it is the larger one";
+  senders[1].stream->Close(absl::OkStatus());
+  ASSERT_EQ(senders[1].finished.size(), 1u);
+  EXPECT_EQ(senders[1].finished[0].error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  streams_->EndStuck(absl::Now() + absl::Minutes(2));
+  ASSERT_EQ(senders[0].cancelled.size(), 1u);
+  EXPECT_THAT(std::string(senders[0].cancelled[0].message()), HasSubstr("not taken for 1m"));
+  senders[0].stream->OnDone();
+  for (HoldingSender& sender : senders) sender.stream = nullptr;
+  EXPECT_EQ(streams_->unsent_bytes(), 0u);
 }
 
 TEST_F(EventStreamTest, OfManySlowReadersTheOneWithMostIsEnded) {
