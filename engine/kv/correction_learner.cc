@@ -46,13 +46,9 @@ CorrectionLearner::CorrectionLearner(const LearnerOptions& options)
 
 void CorrectionLearner::Reset(std::string base) {
   state_ = {.replica = state_.replica, .base = std::move(base)};
-  own_at_fit_ = all_at_fit_ = 0;
 }
 
-void CorrectionLearner::Restore(LearnerState state) {
-  state_ = std::move(state);
-  own_at_fit_ = all_at_fit_ = state_.fitted_chunks;
-}
+void CorrectionLearner::Restore(LearnerState state) { state_ = std::move(state); }
 
 void CorrectionLearner::SetInForce(std::optional<LearnedCorrection> correction) {
   in_force_ = std::move(correction);
@@ -84,9 +80,9 @@ void CorrectionLearner::Add(const ChunkPairs& pairs) {
 }
 
 bool CorrectionLearner::due(const OtherPairs::Seen& others) const {
-  const int64_t came = state_.fitted_chunks - own_at_fit_ + others.new_chunks;
-  const int64_t learners = all_at_fit_ >= kFitEvery ? 1 + others.learners : 1;
-  if (came < learners * (FitAfter(all_at_fit_) - all_at_fit_)) return false;
+  const int64_t came = state_.fitted_chunks - state_.own_at_fit + others.new_chunks;
+  const int64_t learners = state_.all_at_fit >= kFitEvery ? 1 + others.learners : 1;
+  if (came < learners * (FitAfter(state_.all_at_fit) - state_.all_at_fit)) return false;
   if (state_.kept_back_chunks + others.kept_back_chunks < kMinKeptBackChunks) return false;
   const double weight = (state_.fitted.empty() ? 0 : state_.fitted.front().weight()) + others.weight;
   return !full() || weight >= static_cast<double>(kMinPairsPerChannel * options_.channels());
@@ -116,7 +112,7 @@ std::vector<double> CorrectionLearner::Deviations() const {
 }
 
 std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionRef<bool()> keep_going,
-                                                                 OtherPairs* others) {
+                                                                 OtherPairs* others) const {
   const OtherPairs::Seen seen = others != nullptr ? others->seen() : OtherPairs::Seen{};
   const int64_t channels = options_.channels();
   const int32_t fit_rank = FittedRank(kind_, channels, options_.fit);
@@ -164,9 +160,12 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
     if (!keep_going()) return std::nullopt;
   }
   verdict.better = Mean(verdict.after) < (1 - margin / 2) * Mean(verdict.before);
-  own_at_fit_ = state_.fitted_chunks;
-  all_at_fit_ = verdict.fitted_chunks;
   return verdict;
+}
+
+void CorrectionLearner::NoteFit(const Verdict& verdict) {
+  state_.own_at_fit = state_.fitted_chunks;
+  state_.all_at_fit = verdict.fitted_chunks;
 }
 
 }  // namespace kvblend::kv

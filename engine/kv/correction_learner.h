@@ -53,7 +53,10 @@ struct LearnerState {
   uint64_t replica = 0;  // what names it among those that share what they have seen; 0: none does
   int64_t fitted_chunks = 0;
   int64_t kept_back_chunks = 0;
-  int64_t tokens = 0;                    // of all these chunks that were looked at
+  int64_t tokens = 0;  // of all these chunks that were looked at
+  // As of the last fit: chunks fitted here, and in all.
+  int64_t own_at_fit = 0;
+  int64_t all_at_fit = 0;
   std::string base = {};                 // version of the correction that learning began with; empty: none
   std::vector<PairMoments> fitted = {};  // per layer; both empty as long as nothing was added
   std::vector<PairMoments> kept_back = {};
@@ -111,7 +114,9 @@ class CorrectionLearner {
   /// On what it has seen and what `others` have (null: nobody), as one that has seen it all; layer by layer, so that two
   /// more layers' moments are in memory. Takes seconds and more; keep_going is asked between the steps of every layer, and
   /// false ends it with nothing, as does what can't be had of the others.
-  std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr);
+  std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr) const;
+  /// The fit counts: the next one is due when enough came since. Before anything is added.
+  void NoteFit(const Verdict& verdict);
   /// What the correction in force leaves of each layer: of all that keep_going, asked between them, lets it judge, and the
   /// others' whole.
   std::vector<double> Judge(absl::FunctionRef<bool()> keep_going = [] { return true; }) const;
@@ -146,9 +151,6 @@ class CorrectionLearner {
   const LearnerOptions options_;
   const PairMoments::Kind kind_;
   LearnerState state_;
-  // As of the last fit: chunks fitted here, and in all.
-  int64_t own_at_fit_ = 0;
-  int64_t all_at_fit_ = 0;
   std::optional<LearnedCorrection> in_force_;
 };
 

@@ -7,12 +7,21 @@
 namespace kvblend::kv {
 namespace {
 
-constexpr uint32_t kLearnerVersion = 1;
-constexpr size_t kLearnerHeader = 112, kBaseBytes = 16;
+constexpr uint32_t kLearnerVersion = 2, kVersionWithoutFits = 1;
+constexpr size_t kVersionAt = 8, kBaseBytes = 16;
+constexpr size_t kFitsAt = 112, kFitsBytes = 16;
 
-size_t FileBytes(const LearnerOptions& options) {
+size_t FileBytes(const LearnerOptions& options, uint32_t version) {
   const int64_t moments = PairMoments::EncodedBytes(options.channels(), KindOfMoments(options));
-  return kLearnerHeader + static_cast<size_t>(2 * options.num_layers * moments) + kSealBytes;
+  const size_t header = kFitsAt + (version == kVersionWithoutFits ? 0 : kFitsBytes);
+  return header + static_cast<size_t>(2 * options.num_layers * moments) + kSealBytes;
+}
+
+/// What such a file should begin with; of a version that is none of ours, as one of the newest.
+uint32_t VersionOf(std::string_view bytes) {
+  if (bytes.size() < kPreambleBytes) return kLearnerVersion;
+  bytes.remove_prefix(kVersionAt);
+  return TakeValue<uint32_t>(bytes) == kVersionWithoutFits ? kVersionWithoutFits : kLearnerVersion;
 }
 
 absl::Status BadMoments(std::string_view what) { return absl::InvalidArgumentError(std::string(what)); }
@@ -24,9 +33,10 @@ std::string EncodeLearner(const LearnerOptions& options, const LearnerState& sta
   for (const int64_t count : {state.fitted_chunks, state.kept_back_chunks, state.tokens})
     PutValue(count, bytes);
   bytes.append(state.base);
-  bytes.resize(kLearnerHeader - sizeof(state.replica), '\0');
+  bytes.resize(kFitsAt - sizeof(state.replica), '\0');
   PutValue(state.replica, bytes);
-  bytes.reserve(FileBytes(options));
+  for (const int64_t count : {state.own_at_fit, state.all_at_fit}) PutValue(count, bytes);
+  bytes.reserve(FileBytes(options, kLearnerVersion));
   for (const auto* side : {&state.fitted, &state.kept_back}) {
     for (const PairMoments& layer : *side) layer.AppendTo(bytes);
   }
@@ -35,18 +45,22 @@ std::string EncodeLearner(const LearnerOptions& options, const LearnerState& sta
 }
 
 absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::string_view bytes) {
-  const std::string preamble = LearnerPreamble(kLearnerMagic, kLearnerVersion, options);
+  const uint32_t version = VersionOf(bytes);
+  const std::string preamble = LearnerPreamble(kLearnerMagic, version, options);
   KVBLEND_ASSIGN_OR_RETURN(std::string_view values, Unseal("moments of a correction", preamble, bytes));
-  if (bytes.size() != FileBytes(options)) {
-    return BadMoments(absl::StrCat("it has ", bytes.size(), " bytes; allowed: ", FileBytes(options)));
+  if (const size_t allowed = FileBytes(options, version); bytes.size() != allowed) {
+    return BadMoments(absl::StrCat("it has ", bytes.size(), " bytes; allowed: ", allowed));
   }
+  const auto take_count = [&values](int64_t& count) {
+    count = TakeValue<int64_t>(values);
+    constexpr int64_t kMost = int64_t{1} << 48;  // so that sums do not run over
+    return count >= 0 && count <= kMost
+               ? absl::OkStatus()
+               : BadMoments(absl::StrCat("a count is ", count, "; allowed: 0 to ", kMost));
+  };
   LearnerState state;
   for (int64_t* count : {&state.fitted_chunks, &state.kept_back_chunks, &state.tokens}) {
-    *count = TakeValue<int64_t>(values);
-    constexpr int64_t kMost = int64_t{1} << 48;  // so that sums do not run over
-    if (*count < 0 || *count > kMost) {
-      return BadMoments(absl::StrCat("a count is ", *count, "; allowed: 0 to ", kMost));
-    }
+    KVBLEND_RETURN_IF_ERROR(take_count(*count));
   }
   const std::string_view base = values.substr(0, kBaseBytes);
   if (base[0] != '\0') {
@@ -56,6 +70,14 @@ absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::s
   }
   values.remove_prefix(kBaseBytes);
   state.replica = TakeValue<uint64_t>(values);
+  state.own_at_fit = state.all_at_fit = state.fitted_chunks;
+  if (version != kVersionWithoutFits) {
+    for (int64_t* count : {&state.own_at_fit, &state.all_at_fit}) KVBLEND_RETURN_IF_ERROR(take_count(*count));
+    if (state.own_at_fit > state.fitted_chunks) {
+      return BadMoments(absl::StrCat("the last fit had ", state.own_at_fit, " chunks; allowed: 0 to ",
+                                     state.fitted_chunks));
+    }
+  }
   for (auto* side : {&state.fitted, &state.kept_back}) {
     side->assign(options.num_layers, PairMoments(options.channels(), KindOfMoments(options)));
     for (PairMoments& layer : *side) KVBLEND_RETURN_IF_ERROR(layer.TakeFrom(values));

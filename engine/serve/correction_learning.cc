@@ -273,7 +273,6 @@ void CorrectionLearning::Fit() {
     if (!keep_going() || !Due()) return;
     verdict = learner_.Fit(keep_going, sharing_.get());
   }
-  if (sharing_ != nullptr) sharing_->NoteFit();
   std::shared_ptr<const kv::LoadedCorrection> loaded;
   if (verdict->better) {
     const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(verdict->correction));
@@ -298,6 +297,8 @@ void CorrectionLearning::Fit() {
       runtime_.correction = loaded;
     }
   }
+  learner_.NoteFit(*verdict);
+  if (sharing_ != nullptr) sharing_->NoteFit();
   spdlog::info(
       "of the squared deviation of {} chunks kept back the correction in force left {:.1f}%, a fit of {} "
       "chunks leaves {:.1f}%{}",

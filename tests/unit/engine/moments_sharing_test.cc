@@ -116,7 +116,10 @@ struct Replica {
   }
   std::optional<CorrectionLearner::Verdict> Fit() {
     auto verdict = learner.Fit([] { return true; }, &sharing);
-    if (verdict.has_value()) sharing.NoteFit();
+    if (verdict.has_value()) {
+      learner.NoteFit(*verdict);
+      sharing.NoteFit();
+    }
     return verdict;
   }
 

@@ -65,6 +65,7 @@ class CorrectionLearnerTest : public testing::Test {
   static Verdict Fit(CorrectionLearner& learner) {
     std::optional<Verdict> verdict = learner.Fit([] { return true; });
     EXPECT_TRUE(verdict.has_value());
+    if (verdict.has_value()) learner.NoteFit(*verdict);
     return verdict.value_or(Verdict{});
   }
 
@@ -283,12 +284,12 @@ TEST_F(CorrectionLearnerTest, WhereManyLearnFitsComeNoMoreOften) {
   OtherPairs::Seen seen = three;
   OtherLearners others({});
   ASSERT_TRUE(learner.due());
-  ASSERT_TRUE(learner.Fit([] { return true; }, &others).has_value());  // at 60 chunks: again at 64
+  learner.NoteFit(learner.Fit([] { return true; }, &others).value());  // at 60 chunks: again at 64
   EXPECT_FALSE(learner.due(seen));
   seen.new_chunks = 4;
   EXPECT_TRUE(learner.due(seen));
   Teach(learner, 8);
-  ASSERT_TRUE(learner.Fit([] { return true; }, &others).has_value());  // at 66
+  learner.NoteFit(learner.Fit([] { return true; }, &others).value());  // at 66
   seen.new_chunks = 64;
   EXPECT_FALSE(learner.due(seen));
   seen.new_chunks = 4 * 64 - 1;

@@ -7,6 +7,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "tests/unit/kv/learner_pairs.h"
 
@@ -58,6 +59,45 @@ TEST_F(LearnerFileTest, ComesBackAndGoesOnAsIfNothingHadBeen) {
   EXPECT_EQ(EncodeLearner(SmallLearner(), second.state()), EncodeLearner(SmallLearner(), learner_.state()));
 }
 
+TEST_F(LearnerFileTest, ShortLivesAddUpToTheNextFit) {
+  CorrectionLearner learner(SmallLearner());
+  for (int i = 0; i < 4 * 30; ++i) maker_.Teach(learner, 12, i % 4 == 3);
+  const auto verdict = learner.Fit([] { return true; });  // at 90 chunks: again at 154
+  ASSERT_TRUE(verdict.has_value());
+  learner.NoteFit(*verdict);
+  for (int life = 0; life < 3; ++life) {
+    EXPECT_FALSE(learner.due());
+    absl::StatusOr<LearnerState> state =
+        DecodeLearner(SmallLearner(), EncodeLearner(SmallLearner(), learner.state()));
+    ASSERT_TRUE(state.ok()) << state.status();
+    learner.Reset("");
+    learner.Restore(*std::move(state));
+    for (int i = 0; i < 22; ++i) maker_.Teach(learner, 12, false);
+  }
+  EXPECT_TRUE(learner.due());
+  EXPECT_FALSE(learner.Fit([] { return false; }).has_value());  // stopped, and so not counted
+  EXPECT_TRUE(learner.due());
+}
+
+TEST_F(LearnerFileTest, AFileWithoutCountsOfTheLastFitIsReadAsIfThatHadSeenItAll) {
+  std::string old = bytes_;
+  old[8] = 1;
+  old.erase(112, 16);
+  const absl::StatusOr<LearnerState> state = DecodeLearner(SmallLearner(), Sealed(old));
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->own_at_fit, 4);
+  EXPECT_EQ(state->all_at_fit, 4);
+  EXPECT_EQ(state->replica, 0x1234);
+  LearnerState expected = learner_.state();
+  expected.own_at_fit = expected.all_at_fit = 4;
+  EXPECT_EQ(EncodeLearner(SmallLearner(), *state), EncodeLearner(SmallLearner(), expected));
+  for (const char version : {0, 3}) {
+    old[8] = version;
+    EXPECT_THAT(std::string(DecodeLearner(SmallLearner(), Sealed(old)).status().message()),
+                HasSubstr("it is of another version"));
+  }
+}
+
 TEST_F(LearnerFileTest, EveryChangedByteAndEveryShorterFileIsRefused) {
   for (size_t i = 0; i < bytes_.size(); ++i) {
     std::string bad = bytes_;
@@ -95,9 +135,12 @@ TEST_F(LearnerFileTest, NumbersThatNoPairsGiveAreRefused) {
   EXPECT_THAT(error(72, std::numeric_limits<int64_t>::max()),
               HasSubstr("a count is 9223372036854775807; allowed: 0 to"));
   EXPECT_THAT(error(88, int64_t{0x3130303030303000}), HasSubstr("begins with a zero"));
-  EXPECT_THAT(error(112, int64_t{-1}), HasSubstr("a number of pairs is -1"));
-  EXPECT_THAT(error(120, -1.0), HasSubstr("a weight is -1"));
-  EXPECT_THAT(error(128, std::numeric_limits<double>::infinity()), HasSubstr("a moment is not finite"));
+  EXPECT_EQ(error(112, int64_t{4}), "");
+  EXPECT_THAT(error(112, int64_t{5}), HasSubstr("the last fit had 5 chunks; allowed: 0 to 4"));
+  EXPECT_THAT(error(120, int64_t{-1}), HasSubstr("a count is -1; allowed: 0 to"));
+  EXPECT_THAT(error(128, int64_t{-1}), HasSubstr("a number of pairs is -1"));
+  EXPECT_THAT(error(136, -1.0), HasSubstr("a weight is -1"));
+  EXPECT_THAT(error(144, std::numeric_limits<double>::infinity()), HasSubstr("a moment is not finite"));
   EXPECT_THAT(std::string(DecodeLearner(SmallLearner(), Sealed(bytes_ + "more")).status().message()),
               HasSubstr("bytes; allowed: "));
 }
