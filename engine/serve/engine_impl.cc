@@ -265,8 +265,8 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   if (continues) job.tokens = 0;  // it counts while it waits for its first turn
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
   handle->SetJob(id);
-  // A Cancel that came before SetJob knew no job to take out of the queue; its flag ends the task at the next
-  // look.
+  // A Cancel that came before SetJob, a put's during its last turn, knew no job to take out of the queue.
+  if (absl::Status s = task->cancellation().Check(); !s.ok()) scheduler_.Abandon(id, std::move(s));
   return absl::OkStatus();
 }
 
