@@ -100,6 +100,12 @@ void AddApi(CLI::App& app, ApiConfig& api) {
   constexpr char kGroup[] = "HTTP API";
   Add(app, kGroup, "api-address", api.address,
       "Where the HTTP API is, such as /v1/chat/completions: HOST:PORT; port 0: any free one; none: nowhere");
+  app.add_option(
+         "--api-allowed-hosts", api.allowed_hosts,
+         "On loopback without keys and TLS: Host headers to answer besides localhost and IP addresses; *: any")
+      ->delimiter(',')
+      ->type_name("NAME,...")
+      ->group(kGroup);
   Add(app, kGroup, "api-model", api.model_id,
       "What its clients call the model; else the name in the model's file")
       ->type_name("NAME");
@@ -217,17 +223,6 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   }
 }
 
-bool IsLoopback(const std::string& address) {
-  for (const char* host : {"localhost:", "[::1]:", "unix:"}) {
-    if (absl::StartsWith(address, host)) return true;
-  }
-  // Not a name that begins like that.
-  in_addr parsed;
-  const std::string host = address.substr(0, address.rfind(':'));
-  if (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &parsed) == 1) return true;
-  return address == "none";
-}
-
 absl::Status CheckListening(const ServerConfig& config) {
   if (!config.api_keys_path.empty() || config.allow_unauthenticated) return absl::OkStatus();
   const std::pair<const char*, const std::string&> addresses[] = {{"--grpc-address", config.grpc_address},
@@ -298,6 +293,17 @@ std::string OneLine(std::string text) {
 }
 
 }  // namespace
+
+bool IsLoopback(const std::string& address) {
+  for (const char* host : {"localhost:", "[::1]:", "unix:"}) {
+    if (absl::StartsWith(address, host)) return true;
+  }
+  // Not a name that begins like that.
+  in_addr parsed;
+  const std::string host = address.substr(0, address.rfind(':'));
+  if (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &parsed) == 1) return true;
+  return address == "none";
+}
 
 ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& version) {
   ParsedConfig parsed;

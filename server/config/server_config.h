@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "engine/api/engine.h"
@@ -14,6 +15,7 @@ namespace kvblend::server {
 /// The settings of the HTTP API; what each does is documented in server/http/http_server.h.
 struct ApiConfig {
   std::string address = "127.0.0.1:8000";  // HOST:PORT, [IPV6]:PORT or "none"
+  std::vector<std::string> allowed_hosts;  // names, without a port, or "*"
   std::string model_id;                    // what clients call the model; empty: the name that its file gives
   int32_t max_connections = 1024;
   int64_t max_header_bytes = 16 << 10;
@@ -49,6 +51,9 @@ struct ServerConfig {
   std::string log_format = "text";  // or "json"
   TraceConfig trace;
 };
+
+/// Whether only this machine reaches who listens there, or nobody.
+bool IsLoopback(const std::string& address);
 
 /// What reading the settings came to: a configuration, or the end of the process.
 struct ParsedConfig {

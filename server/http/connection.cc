@@ -109,6 +109,10 @@ void Connection::OnHead() {
   if (num_hosts > 1 || (num_hosts == 0 && !http_1_0_)) {
     return Refuse(400, absl::StrCat("the request has ", num_hosts, " Host headers; allowed: one"));
   }
+  if (num_hosts == 1) {
+    const std::string problem = core_->options.allowed_hosts.Problem(*request.FindHeader("host"));
+    if (!problem.empty()) return Refuse(421, problem);
+  }
   // What stands before this server may read another one of them than this server does.
   if (const auto num_keys = count("authorization"); num_keys > 1) {
     return Refuse(400, absl::StrCat("the request has ", num_keys, " Authorization headers; allowed: one"));

@@ -74,6 +74,8 @@ absl::string_view StatusName(int status) {
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
+    case 421:
+      return "Misdirected Request";
     case 429:
       return "Too Many Requests";
     case 431:

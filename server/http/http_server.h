@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/http/allowed_hosts.h"
 #include "server/http/host_port.h"
 #include "server/http/responder.h"
 #include "server/http/router.h"
@@ -20,6 +21,7 @@ namespace kvblend::server {
 struct HttpServerOptions {
   HostPort address;
   TlsFiles tls;                                         // not enabled: plain text
+  AllowedHosts allowed_hosts;                           // with another Host: 421
   int32_t max_connections = 1024;                       // one more gets 503
   int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;                        // of one request: else 413

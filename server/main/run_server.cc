@@ -90,6 +90,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   HttpServerOptions options;
   options.address = address;
   options.tls = TlsOf(config);
+  // Whoever else is reached has been let in on purpose, and with TLS a page of another name gets no connection.
+  if (config.api_keys_path.empty() && !options.tls.enabled() && IsLoopback(config.api.address)) {
+    options.allowed_hosts = AllowedHosts("--api-allowed-hosts", config.api.allowed_hosts);
+  }
   options.max_connections = config.api.max_connections;
   options.max_header_bytes = config.api.max_header_bytes;
   options.max_body_bytes = config.max_message_bytes;

@@ -24,7 +24,7 @@ def connect(server, receive_buffer=None):
 
 def request_bytes(path, body, extra=""):
     body = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return (f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{extra}"
+    return (f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{extra}"
             f"Content-Length: {len(body)}\r\n\r\n").encode() + body
 
 

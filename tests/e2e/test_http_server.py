@@ -8,6 +8,8 @@ import pytest
 
 from conftest import wait_until
 from http_client import connect, exchange, read_to_end, request_bytes, status_of
+from support import tiny_model
+from test_keys import make_key
 
 QUESTION = {"messages": [{"role": "user", "content": "What is the capital of Norway?"}], "max_tokens": 2}
 CLOSE = "Connection: close\r\n"
@@ -68,7 +70,7 @@ def test_thousands_of_idle_connections(small):
         still_answers(small)
         # Each of them is served when it asks.
         for connection in connections[::100]:
-            connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: here\r\n\r\n")
+            connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert status_of(connection.recv(4096)) == 200
         # One more than allowed is told so.
         connections += [connect(small) for _ in range(20)]
@@ -77,7 +79,7 @@ def test_thousands_of_idle_connections(small):
         for connection in connections:
             connection.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    models = b"GET /v1/models HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n"
+    models = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     wait_until(lambda: status_of(exchange(small, models)) == 200, "room for a connection")
 
 
@@ -98,6 +100,31 @@ def test_bodies_over_the_limit(small):
     answer = exchange(small, request_bytes("/v1/chat/completions", b'{"x": "' + b"x" * (1 << 20) + b'"}'))
     assert status_of(answer) == 413
     assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["type"] == "invalid_request_error"
-    headers = b"GET /v1/models HTTP/1.1\r\nHost: here\r\nX: " + b"x" * 40000 + b"\r\n\r\n"
+    headers = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40000 + b"\r\n\r\n"
     assert status_of(exchange(small, headers)) == 431
     still_answers(small)
+
+
+def test_a_server_without_keys_answers_to_its_own_names(start_server, tmp_path):
+    """Else a page in a browser on this machine may point its own name to the server, and read what it answers."""
+    def asked_by(name, server, path="/v1/models"):
+        return exchange(server, f"GET {path} HTTP/1.1\r\nHost: {name}:{server.api_port}\r\nConnection: close\r\n\r\n".encode())
+
+    model = tiny_model.write(tmp_path)
+    flags = ("--chat-format", "chatml", "--no-self-check")
+    server = start_server(*flags, "--api-allowed-hosts", "proxy.example,b.example", model=model)
+    for name in ("localhost", "127.0.0.1", "[::1]", "proxy.example", "b.example"):
+        assert status_of(asked_by(name, server)) == 200
+    for path in ("/v1/models", "/", "/openapi.json"):
+        answer = asked_by("evil.example", server, path)
+        assert status_of(answer) == 421
+        error = json.loads(answer.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+        assert f"Host is 'evil.example:{server.api_port}'; allowed" in error
+        assert "--api-allowed-hosts (proxy.example, b.example)" in error
+    assert server.stop() == 0
+    # Where calls need keys, no page has one.
+    _, line = make_key("--tenant", "one")
+    (tmp_path / "keys").write_text(line + "\n")
+    server = start_server(*flags, "--api-keys", tmp_path / "keys", model=model)
+    assert status_of(asked_by("evil.example", server)) == 401
+    assert server.stop() == 0

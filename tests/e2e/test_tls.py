@@ -126,7 +126,7 @@ def test_the_end_of_an_answer_is_told_inside_tls(tls_server, authority):
             received += piece
     assert received.startswith(b"HTTP/1.1 200")
     with connect(tls_server, trusting(authority)) as connection:
-        connection.sendall(b"GET /nowhere HTTP/1.1\r\nHost: here\r\n\r\nmore that nobody reads")
+        connection.sendall(b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\nmore that nobody reads")
         assert connection.recv(4096).startswith(b"HTTP/1.1 404")
 
 
@@ -176,7 +176,7 @@ def test_new_files_are_read(v1, tls_server, authority, files, prompt):
         os.replace(key, files[1])
         wait_until(lambda: shown(tls_server, authority) != before, "the new certificate")
         # What was open goes on.
-        kept.sendall(b"GET /v1/models HTTP/1.1\r\nHost: here\r\n\r\n")
+        kept.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert kept.recv(4096).startswith(b"HTTP/1.1 200")
         assert list(stream)[-1].finished.usage.completion_tokens == 400
 

@@ -41,7 +41,7 @@ HEADERS = ["Content-Length: -1", "Content-Length: 1e3", "Content-Length: 9999999
 
 # What openapi.json documents, without what would be the server's own failure; 302, from / to the page;
 # and 501 and 505 for codings and versions of HTTP that are not spoken.
-PROPER = {200, 302, 400, 401, 404, 405, 408, 411, 413, 415, 417, 429, 431, 501, 505}
+PROPER = {200, 302, 400, 401, 404, 405, 408, 411, 413, 415, 417, 421, 429, 431, 501, 505}
 
 
 def places(node, path=()):
@@ -90,7 +90,7 @@ def mutate_bytes(source, data, pieces):
 
 
 def request(path, body=None, method=None, version="HTTP/1.1", headers=(), length=True):
-    lines = [f"{method or ('GET' if body is None else 'POST')} {path} {version}", "Host: here", "Connection: close", *headers]
+    lines = [f"{method or ('GET' if body is None else 'POST')} {path} {version}", "Host: localhost", "Connection: close", *headers]
     if body is not None:
         lines.append("Content-Type: application/json")
         if length:

@@ -88,6 +88,36 @@ TEST_F(HttpServerTest, ExpectedContinueComesBeforeTheBody) {
   EXPECT_THAT(large.ReadToEnd(), StartsWith("HTTP/1.1 413 "));
 }
 
+TEST_F(HttpServerTest, AnswersToTheNamesThatItIsGiven) {
+  options_.allowed_hosts = AllowedHosts("--hosts", {"Proxy.example", "other.example:80"});
+  Start();
+  const auto answer_to = [this](const std::string& host) {
+    return Exchange(absl::StrCat("HEAD /things/1 HTTP/1.1\r\nHost: ", host, "\r\nConnection: close\r\n\r\n"));
+  };
+  for (const char* host :
+       {"localhost", "LOCALHOST:8000", "localhost.", "app.localhost:80", "127.0.0.1", "10.0.0.7:1", "[::1]",
+        "[2001:db8::1]:8000", "proxy.example:443", "PROXY.example.", "other.example", "", ":"}) {
+    EXPECT_THAT(answer_to(host), StartsWith("HTTP/1.1 200 ")) << host;
+  }
+  for (const char* host : {"evil.example", "evil.example:8000", "localhost.evil.example", "evillocalhost",
+                           "127.0.0.1.evil.example", "1.2.3", "[evil.example]", "[::1].evil.example",
+                           "a.proxy.example", "::1", "*"}) {
+    EXPECT_THAT(answer_to(host), StartsWith("HTTP/1.1 421 Misdirected Request\r\n")) << host;
+  }
+  EXPECT_THAT(
+      Exchange("GET /things/1 HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+      HasSubstr(
+          "Host is 'evil.example'; allowed, as this server has no keys: localhost, IP addresses, and the names of "
+          "--hosts (proxy.example, other.example)"));
+  EXPECT_THAT(Exchange("HEAD /things/1 HTTP/1.0\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_F(HttpServerTest, AnswersToAnyNameWhereItIsGivenNoneOrAny) {
+  for (const auto& allowed : {AllowedHosts(), AllowedHosts("--hosts", {"a", "*"})}) {
+    EXPECT_EQ(allowed.Problem("evil.example"), "");
+  }
+}
+
 TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
   Start();
   const std::string host = "Host: here\r\n";

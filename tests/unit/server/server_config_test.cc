@@ -18,6 +18,7 @@ namespace kvblend::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -59,10 +60,12 @@ class ServerConfigTest : public testing::Test {
 TEST_F(ServerConfigTest, TheHttpApisFlags) {
   const ParsedConfig parsed = ParseLine(
       "--model m --api-address [::1]:9 --api-model name --api-max-connections 5 --api-max-header-bytes 2KiB "
-      "--api-max-unsent-bytes 1MiB --api-request-timeout 1.5 --api-idle-timeout 2 --api-write-timeout 3");
+      "--api-max-unsent-bytes 1MiB --api-request-timeout 1.5 --api-idle-timeout 2 --api-write-timeout 3 "
+      "--api-allowed-hosts a.example,b");
   ASSERT_TRUE(parsed.config.has_value()) << parsed.error_output;
   const ApiConfig& api = parsed.config->api;
   EXPECT_EQ(api.address, "[::1]:9");
+  EXPECT_THAT(api.allowed_hosts, ElementsAre("a.example", "b"));
   EXPECT_EQ(api.model_id, "name");
   EXPECT_EQ(api.max_connections, 5);
   EXPECT_EQ(api.max_header_bytes, 2048);
