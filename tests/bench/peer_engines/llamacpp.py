@@ -23,14 +23,14 @@ def build(venv: pathlib.Path) -> pathlib.Path:
                 raise BenchError(f"{tool} is not installed (Debian: apt-get install clang libomp-dev)")
         engine.log(f"building llama-cpp-python {VERSION} in {venv} (several minutes)")
         engine.create_venv(venv)
-        build(python)
+        compile_into(python)
         version = engine.installed_version(python, "llama-cpp-python")
     if version != VERSION:
         raise BenchError(f"{venv} has llama-cpp-python '{version}'; wanted: {VERSION}. Remove it to have it built anew")
     return python
 
 
-def build(python):
+def compile_into(python):
     engine.pip_install(python, ["-r", engine.HERE / "llamacpp_requirements.txt"], "pip install")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as pinned:
         pinned.write(f"llama-cpp-python=={VERSION} --hash=sha256:{SDIST_SHA256}\n")
