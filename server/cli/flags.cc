@@ -9,8 +9,8 @@
 #include "base/status_macros.h"
 #include "engine/api/engine.h"
 #include "server/cli/files.h"
-#include "server/cli/number_checks.h"
 #include "server/config/engine_flags.h"
+#include "server/config/value_checks.h"
 #include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/plain_number.h"
 #include "engine/api/option_table.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server {
 namespace {
@@ -24,11 +25,12 @@ std::string ShortSize(int64_t bytes) {
   return absl::StrCat(bytes, unit);
 }
 
-void AddShare(const std::string& setting, std::map<std::string, double>& shares) {
+void AddShare(const std::string& flag, const std::string& setting, std::map<std::string, double>& shares) {
   const size_t equals = setting.rfind('=');
   double share = 0;
   if (equals == std::string::npos || !absl::SimpleAtod(setting.substr(equals + 1), &share)) {
-    throw CLI::ValidationError("'" + setting + "' is not NAME=SHARE");
+    throw CLI::ValidationError(
+        absl::StrCat(flag, " has '", setting, "'; allowed: NAME=SHARE, with a number as SHARE"));
   }
   shares[setting.substr(0, equals)] = share;
 }
@@ -42,11 +44,14 @@ struct Adder {
 
   template <typename T>
   CLI::Option* operator()(const NumberOption<T>& number) const {
+    const bool bounded = number.max < std::numeric_limits<T>::max();
+    const std::string range = bounded ? absl::StrCat(PlainNumber(number.min), " to ", PlainNumber(number.max))
+                                      : absl::StrCat("from ", PlainNumber(number.min));
     CLI::Option* added = AddValue(number.field(options));
-    if (number.max < std::numeric_limits<T>::max()) {
-      added->description(
-          absl::StrCat(option.help, "; ", PlainNumber(number.min), " to ", PlainNumber(number.max)));
-    }
+    if (bounded) added->description(absl::StrCat(option.help, "; ", range));
+    // CheckEngineOptions knows the range, and what depends on other options.
+    added->check(AnyOf<T>(
+        flag, number.word_for_zero == nullptr ? range : absl::StrCat(range, ", or ", number.word_for_zero)));
     if (number.word_for_zero == nullptr) return added;
     const std::string word = number.word_for_zero;
     if (number.field(options) == 0) added->default_str(word);
@@ -60,7 +65,7 @@ struct Adder {
   CLI::Option* operator()(const BytesOption& bytes) const { return AsBytes(AddValue(bytes.field(options))); }
   CLI::Option* operator()(const TextOption& text) const { return AddValue(text.field(options)); }
   CLI::Option* operator()(const FileOption& file) const {
-    return AddValue(file.field(options))->check(CLI::Validator(CLI::ExistingFile).description(""));
+    return AddValue(file.field(options))->check(AFile(flag));
   }
   CLI::Option* operator()(const SwitchOption& on) const {
     bool& value = on.field(options);
@@ -72,8 +77,8 @@ struct Adder {
     return app
         .add_option_function<std::vector<std::string>>(
             flag,
-            [&by_name](const std::vector<std::string>& settings) {
-              for (const std::string& setting : settings) AddShare(setting, by_name);
+            [&by_name, name = flag](const std::vector<std::string>& settings) {
+              for (const std::string& setting : settings) AddShare(name, setting, by_name);
             },
             option.help)
         ->delimiter(',');
@@ -91,8 +96,7 @@ CLI::Option* AsBytes(CLI::Option* option) {
   if (int64_t bytes = 0; absl::SimpleAtoi(option->get_default_str(), &bytes)) {
     option->default_str(ShortSize(bytes));
   }
-  return option->transform(CLI::Validator(CLI::AsSizeValue(/*kb_is_1000=*/true)).description(""))
-      ->type_name("SIZE");
+  return option->transform(ASize(option->get_name()))->type_name("SIZE");
 }
 
 std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) {

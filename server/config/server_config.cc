@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/config/engine_flags.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server {
 namespace {
@@ -58,9 +59,7 @@ CLI::Option* Add(CLI::App& app, const char* group, const std::string& name, T& v
 
 CLI::Option* AddFile(CLI::App& app, const char* group, const std::string& name, std::string& path,
                      const std::string& help) {
-  return Add(app, group, name, path, help)
-      ->check(CLI::Validator(CLI::ExistingFile).description(""))
-      ->type_name("FILE");
+  return Add(app, group, name, path, help)->check(AFile("--" + name))->type_name("FILE");
 }
 
 void SetRatio(const std::string& text, RatioOptions& ratio) {
@@ -80,10 +79,15 @@ void AddRequestDefaults(CLI::App& app, RatioOptions& ratio) {
       ->default_str(absl::StrCat(ratio.ratio))
       ->type_name("R")
       ->group(kGroup);
-  Add(app, kGroup, "ratio-min", ratio.min, "auto: recompute at least this share")->type_name("R");
-  Add(app, kGroup, "ratio-max", ratio.max, "auto: recompute at most this share")->type_name("R");
+  Add(app, kGroup, "ratio-min", ratio.min, "auto: recompute at least this share")
+      ->check(AnyOf<double>("--ratio-min", "0 to 1"))
+      ->type_name("R");
+  Add(app, kGroup, "ratio-max", ratio.max, "auto: recompute at most this share")
+      ->check(AnyOf<double>("--ratio-max", "0 to 1"))
+      ->type_name("R");
   Add(app, kGroup, "min-recomputed-tokens", ratio.min_tokens,
-      "For requests that give no share: recompute so many of the reused tokens where the share comes to fewer");
+      "For requests that give no share: recompute so many of the reused tokens where the share comes to fewer")
+      ->check(AnyOf<int32_t>("--min-recomputed-tokens", "from 0"));
 }
 
 void AddSeconds(CLI::App& app, const char* group, const std::string& name, absl::Duration& value, double min,
@@ -91,7 +95,7 @@ void AddSeconds(CLI::App& app, const char* group, const std::string& name, absl:
   app.add_option_function<double>(
          "--" + name, [&value](double seconds) { value = absl::Seconds(seconds); }, help)
       ->default_str(absl::StrCat(absl::ToInt64Seconds(value)))
-      ->check(CLI::Range(min, 86400.0))
+      ->check(Number("--" + name, min, 86400))
       ->type_name("SECONDS")
       ->group(group);
 }
@@ -111,13 +115,13 @@ void AddApi(CLI::App& app, ApiConfig& api) {
       ->type_name("NAME");
   Add(app, kGroup, "api-max-connections", api.max_connections,
       "Connections at once; one more gets status 503")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(WholeNumber("--api-max-connections", 1, 1'000'000));
   AsBytes(Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
               "Request line and headers of one request; bodies are bounded by --max-message-bytes"))
-      ->check(CLI::Range(1024, 1 << 20));
+      ->check(WholeNumber("--api-max-header-bytes", 1024, 1 << 20));
   AsBytes(Add(app, kGroup, "api-max-unsent-bytes", api.max_unsent_bytes,
               "What of one stream may wait for its reader; with more the request is cancelled"))
-      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
+      ->check(WholeNumber("--api-max-unsent-bytes", 1024, int64_t{1} << 40));
   AddSeconds(app, kGroup, "api-request-timeout", api.request_timeout, 0.1,
              "Time for a request to arrive, from its first byte to its last");
   AddSeconds(app, kGroup, "api-idle-timeout", api.idle_timeout, 0.1,
@@ -130,12 +134,12 @@ void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
   constexpr char kGroup[] = "gRPC";
   Add(app, kGroup, "max-concurrent-streams", grpc.max_concurrent_streams,
       "Calls at once on one connection; more wait at the client")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(WholeNumber("--max-concurrent-streams", 1, 1'000'000));
   Add(app, kGroup, "grpc-max-connections", grpc.max_connections, "Connections at once; one more is closed")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(WholeNumber("--grpc-max-connections", 1, 1'000'000));
   AsBytes(Add(app, kGroup, "grpc-max-header-bytes", grpc.max_header_bytes,
               "Metadata of one call; messages are bounded by --max-message-bytes"))
-      ->check(CLI::Range(1024, 1 << 20));
+      ->check(WholeNumber("--grpc-max-header-bytes", 1024, 1 << 20));
   AddSeconds(app, kGroup, "grpc-handshake-timeout", grpc.handshake_timeout, 0.1,
              "Time for a new connection to speak HTTP/2, TLS included");
   AddSeconds(app, kGroup, "grpc-idle-timeout", grpc.idle_timeout, 0.1,
@@ -143,7 +147,7 @@ void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
   AsBytes(
       Add(app, kGroup, "grpc-max-unsent-bytes", grpc.max_unsent_bytes,
           "What of all answers may wait for their readers, and twice what of one stream; with more the one that has most is ended"))
-      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
+      ->check(WholeNumber("--grpc-max-unsent-bytes", 1024, int64_t{1} << 40));
   AddSeconds(app, kGroup, "grpc-write-timeout", grpc.write_timeout, 0.1,
              "Time for an answer, or a message of a stream, to be taken; then the call is ended");
 }
@@ -159,18 +163,18 @@ void AddTraces(CLI::App& app, TraceConfig& trace) {
   };
   add("trace-sample", trace.sample,
       "Share of the traces to keep, besides those that callers keep (traceparent)")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(Number("--trace-sample", 0, 1))
       ->type_name("RATIO");
   add("trace-max-files", trace.max_files, "Files in it; the oldest go first")
-      ->check(CLI::Range(1, 1'000'000));
+      ->check(WholeNumber("--trace-max-files", 1, 1'000'000));
   AsBytes(add("trace-max-bytes", trace.max_bytes, "Bytes of all of them"))
-      ->check(CLI::Range(int64_t{1024}, int64_t{1} << 40));
+      ->check(WholeNumber("--trace-max-bytes", 1024, int64_t{1} << 40));
 }
 
 void AddServing(CLI::App& app, ServerConfig& config) {
   constexpr char kGroup[] = "Serving";
   AsBytes(Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "One request message on the wire"))
-      ->check(CLI::Range(1024, std::numeric_limits<int32_t>::max()));
+      ->check(WholeNumber("--max-message-bytes", 1024, std::numeric_limits<int32_t>::max()));
   Add(app, kGroup, "grpc-address", config.grpc_address,
       "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH; port 0: any free one");
   Add(app, kGroup, "http-address", config.http_address,
@@ -197,9 +201,9 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       "File to write \"grpc=PORT\", \"http=PORT\" and \"api=PORT\" to, one per line, once listening")
       ->type_name("FILE");
   Add(app, kGroup, "log-level", config.log_level, "Least important messages to log, to stderr")
-      ->check(CLI::IsMember({"trace", "debug", "info", "warn", "error"}));
+      ->check(OneOf("--log-level", {"trace", "debug", "info", "warn", "error"}));
   Add(app, kGroup, "log-format", config.log_format, "Lines of text, or of JSON with a field for everything")
-      ->check(CLI::IsMember({"text", "json"}));
+      ->check(OneOf("--log-format", {"text", "json"}));
 }
 
 // `config` must outlive the app.

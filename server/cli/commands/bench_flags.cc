@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/cli/flags.h"
-#include "server/cli/number_checks.h"
+#include "server/config/value_checks.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server::cli {

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/number_checks.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -83,7 +83,7 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       ->type_name("R,...")
       ->group(kLoad);
   command.add_option("--arrivals", flags.arrivals, "Intervals of --rate and --search: poisson or fixed")
-      ->check(CLI::IsMember({"poisson", "fixed"}))
+      ->check(OneOf("--arrivals", {"poisson", "fixed"}))
       ->capture_default_str()
       ->type_name("HOW")
       ->group(kLoad);

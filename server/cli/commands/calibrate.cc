@@ -16,8 +16,8 @@
 #include "server/cli/bench/dataset.h"
 #include "server/cli/command.h"
 #include "server/cli/flags.h"
-#include "server/cli/number_checks.h"
 #include "server/cli/precompute/corpus_reader.h"
+#include "server/config/value_checks.h"
 #include "server/convert/requests.h"
 
 namespace kvblend::server::cli {

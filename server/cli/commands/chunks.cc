@@ -14,7 +14,7 @@
 #include "server/cli/commands/chunks_commands.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/number_checks.h"
+#include "server/config/value_checks.h"
 #include "server/convert/enums.h"
 #include "server/convert/message_json.h"
 

@@ -8,7 +8,7 @@
 #include "engine/api/names.h"
 #include "server/access/key_file.h"
 #include "server/cli/command.h"
-#include "server/cli/number_checks.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server::cli {
 namespace {

@@ -16,13 +16,13 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
-#include "server/cli/number_checks.h"
 #include "server/cli/precompute/chunk_file.h"
 #include "server/cli/precompute/corpus_progress.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/cli/precompute/document_split.h"
 #include "server/cli/precompute/put_queue.h"
 #include "server/cli/tier_stats.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server::cli {
 namespace {

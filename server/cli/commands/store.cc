@@ -16,7 +16,7 @@
 #include "engine/store/disk/folder_audit.h"
 #include "server/cli/command.h"
 #include "server/cli/commands/store_commands.h"
-#include "server/cli/number_checks.h"
+#include "server/config/value_checks.h"
 
 namespace kvblend::server::cli {
 namespace {

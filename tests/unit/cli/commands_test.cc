@@ -51,7 +51,14 @@ TEST_F(CommandsTest, WhatIsWrongIsNamed) {
       {"bench --n 0", "--n is '0'; allowed: a whole number from 1"},
       {"bench --n 1.5", "--n is '1.5'; allowed: a whole number from 1"},
       {"bench --repeat 1001", "--repeat is '1001'; allowed: a whole number, 1 to 1000"},
-      {"bench serve --data d --duration 0", "--duration is '0'; allowed: a number, 0.001 to 1000000"}};
+      {"bench serve --data d --duration 0", "--duration is '0'; allowed: a number, 0.001 to 1000000"},
+      {"bench serve --data d --arrivals often", "--arrivals is 'often'; allowed: poisson, fixed"},
+      {"generate --question Q --model m --threads all",
+       "--threads is 'all'; allowed: a whole number, 0 to 1024"},
+      {"generate --question Q --model m --chunk-store-bytes 1x",
+       "--chunk-store-bytes is '1x'; allowed: bytes, as 65536"},
+      {"generate --question Q --model m --chunk-redis-tls-ca gone",
+       "--chunk-redis-tls-ca is 'gone'; allowed: a file that is there"}};
   for (const auto& [line, message] : cases) {
     EXPECT_EQ(RunLine(line), 2) << line;
     EXPECT_THAT(Err(), StartsWith(message)) << line;

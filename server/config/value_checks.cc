@@ -1,0 +1,99 @@
+#include "server/config/value_checks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/plain_number.h"
+
+namespace kvblend::server {
+namespace {
+
+/// `allows` may change the text. `description` is for --help.
+CLI::Validator Checked(const std::string& flag, const std::string& allowed, const std::string& description,
+                       std::function<bool(std::string&)> allows) {
+  return CLI::Validator(
+      [flag, allowed, allows = std::move(allows)](std::string& text) {
+        const std::string given = text;
+        // A kind of error that CLI11 lets through: it puts the flag's name before all that a validator says.
+        if (!allows(text)) {
+          throw CLI::ParseError(absl::StrCat(flag, " is '", given, "'; allowed: ", allowed),
+                                CLI::ExitCodes::ValidationError);
+        }
+        return std::string();
+      },
+      description);
+}
+
+}  // namespace
+
+CLI::Validator WholeNumber(const std::string& flag, int64_t min, int64_t max) {
+  const bool bounded = max < std::numeric_limits<int64_t>::max();
+  const std::string range = bounded ? absl::StrCat(min, " to ", max) : absl::StrCat("from ", min);
+  return Checked(flag, absl::StrCat("a whole number", bounded ? ", " : " ", range), range,
+                 [min, max](const std::string& text) {
+                   int64_t value = 0;
+                   return absl::SimpleAtoi(text, &value) && value >= min && value <= max;
+                 });
+}
+
+CLI::Validator Number(const std::string& flag, double min, double max) {
+  const std::string range = absl::StrCat(PlainNumber(min), " to ", PlainNumber(max));
+  return Checked(flag, absl::StrCat("a number, ", range), range, [min, max](const std::string& text) {
+    double value = 0;
+    return absl::SimpleAtod(text, &value) && value >= min && value <= max;
+  });
+}
+
+CLI::Validator NumberAboveZero(const std::string& flag) {
+  return Checked(flag, "a number above 0", "above 0", [](const std::string& text) {
+    double value = 0;
+    return absl::SimpleAtod(text, &value) && std::isfinite(value) && value > 0;
+  });
+}
+
+template <typename T>
+CLI::Validator AnyOf(const std::string& flag, const std::string& range) {
+  const std::string kind = std::is_integral_v<T> ? "a whole number" : "a number";
+  return Checked(flag, absl::StrCat(kind, ", ", range), "", [](const std::string& text) {
+    T value = 0;
+    if constexpr (std::is_integral_v<T>) {
+      return absl::SimpleAtoi(text, &value);
+    } else {
+      return absl::SimpleAtod(text, &value);
+    }
+  });
+}
+template CLI::Validator AnyOf<int32_t>(const std::string& flag, const std::string& range);
+template CLI::Validator AnyOf<int64_t>(const std::string& flag, const std::string& range);
+template CLI::Validator AnyOf<double>(const std::string& flag, const std::string& range);
+
+CLI::Validator OneOf(const std::string& flag, const std::vector<std::string>& words) {
+  const std::string allowed = absl::StrJoin(words, ", ");
+  return Checked(flag, allowed, allowed, [words](const std::string& text) {
+    return std::find(words.begin(), words.end(), text) != words.end();
+  });
+}
+
+CLI::Validator AFile(const std::string& flag) {
+  return Checked(flag, "a file that is there", "",
+                 [](std::string& text) { return CLI::ExistingFile(text).empty(); });
+}
+
+CLI::Validator ASize(const std::string& flag) {
+  return Checked(flag, "bytes, as 65536, 500MB or 4GiB, below 2^63", "", [](std::string& text) {
+    try {
+      int64_t bytes = 0;
+      return CLI::AsSizeValue(/*kb_is_1000=*/true)(text).empty() && absl::SimpleAtoi(text, &bytes);
+    } catch (const CLI::Error&) {
+      return false;
+    }
+  });
+}
+
+}  // namespace kvblend::server
