@@ -2,10 +2,11 @@
 
 #include <Eigen/Cholesky>
 #include <Eigen/Core>
-#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <numeric>
 #include <utility>
+
+#include "engine/kv/fits/leading_directions.h"
 
 namespace kvblend::kv {
 namespace {
@@ -72,9 +73,12 @@ std::optional<Map> FitMap(const PairMoments& pairs, const Vector& own, const Vec
   if (!keep_going()) return std::nullopt;
   const Matrix variance_of_rest = rest.transpose() * c * rest;
   if (!keep_going()) return std::nullopt;
-  const Eigen::SelfAdjointEigenSolver<Matrix> varies(variance_of_rest);
-  const Vector gains = varies.eigenvalues().reverse().head(options.rank);  // they are ascending
-  Matrix directions = varies.eigenvectors().rowwise().reverse().leftCols(options.rank);
+  const std::optional<LeadingDirections> leading =
+      FindLeadingDirections({variance_of_rest.data(), static_cast<size_t>(variance_of_rest.size())}, channels,
+                            options.rank, keep_going);
+  if (!leading.has_value()) return std::nullopt;
+  const auto gains = Column(leading->values);
+  Matrix directions = Eigen::Map<const Matrix>(leading->vectors.data(), options.rank, channels).transpose();
   const double deviation = Column(pairs.dd()).sum() / n;
   for (int32_t first = 0; first < options.rank; first += FitOptions::kRankStep) {
     const int32_t count = std::min(FitOptions::kRankStep, options.rank - first);

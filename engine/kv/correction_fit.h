@@ -38,8 +38,7 @@ inline int32_t FittedRank(const PairMoments& pairs, const FitOptions& options) {
 
 /// Empty where the pairs show nothing to correct: fewer than two of them, or no difference.
 LayerCorrection FitLayer(const PairMoments& pairs, const FitOptions& options);
-/// The same in steps, of which the longest is about two thirds of it where there are many channels: keep_going is asked between
-/// them, and false ends it with nothing.
+/// The same in steps: keep_going is asked between them, and false ends it with nothing.
 std::optional<LayerCorrection> FitLayer(const PairMoments& pairs, const FitOptions& options,
                                         absl::FunctionRef<bool()> keep_going);
 
