@@ -161,8 +161,8 @@ absl::StatusOr<std::unique_ptr<BatchPlan>> Backend::PlanBatch(const BatchSpec& s
 absl::Status Backend::Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                             float scale, MatrixView out) {
   constexpr absl::string_view kOp = "Embed";
-  if (table.usage() == WeightUsage::kLinear) {
-    return Invalid(kOp, "table was packed for kLinear; allowed: kEmbedding, kLinearAndEmbedding");
+  if (table.usage() == WeightUsage::kLinear || table.usage() == WeightUsage::kTolerantLinear) {
+    return Invalid(kOp, "table was packed for linear layers; allowed: kEmbedding, kLinearAndEmbedding");
   }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, token_ids.size(), table.cols(), {kF32}));
   for (size_t i = 0; i < token_ids.size(); ++i) {
@@ -195,7 +195,8 @@ absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeig
                              MatrixView out) {
   constexpr absl::string_view kOp = "Linear";
   if (weights.usage() == WeightUsage::kEmbedding) {
-    return Invalid(kOp, "weights were packed for kEmbedding; allowed: kLinear, kLinearAndEmbedding");
+    return Invalid(
+        kOp, "weights were packed for kEmbedding; allowed: kLinear, kTolerantLinear, kLinearAndEmbedding");
   }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, weights.cols(), {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, weights.rows(), {kF32}));

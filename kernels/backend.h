@@ -61,8 +61,9 @@ class Stream {
   virtual ~Stream() = default;
 };
 
-/// What a weight matrix will be used for; an embedding that is tied to the output layer is both.
-enum class WeightUsage : uint8_t { kLinear, kEmbedding, kLinearAndEmbedding };
+/// What a weight matrix will be used for; an embedding that is tied to the output layer is both. Inputs of a kTolerantLinear may
+/// be rounded to 8 bits (docs/performance.md, "8 bits where they cost little").
+enum class WeightUsage : uint8_t { kLinear, kTolerantLinear, kEmbedding, kLinearAndEmbedding };
 
 /// A weight matrix W [rows = out_features, cols = in_features] in the form that the backend's Linear wants,
 /// opaque to callers. Immutable after creation, so any number of threads may use it.
@@ -473,15 +474,15 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    kAuto,  // kBF16 where the CPU has it in hardware, otherwise kInt16 where that is faster than kF32
+    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, on AVX2 with kTolerantLinear in 8 bits
+    kAuto,
     kF32,
     kBF16,
     // Products of weights in 8 bits: activations are rounded in groups of 32 inputs, a file's codes stay as
     // they are; everything else as kAuto. Needs AVX2; faster with AVX-VNNI or AVX512-VNNI.
     kInt8,
-    // Products of more than eight rows with weights that are a file's codes: activations are rounded to 16 bits in groups of
-    // 32 inputs, which is more exact than bf16; other products are in f32. Attention over pages that are not f32 takes codes
-    // of 12 and 13 bits. Needs AVX2.
+    // The same with activations in 16 bits, more exact than bf16, and f32 where weights are no codes. Attention over pages that
+    // are not f32 takes codes of 12 and 13 bits. Needs AVX2.
     kInt16,
   } gemm = Gemm::kAuto;
   /// Where files for packed weights are made and mapped (cpu/machine/weight_arena.h); empty: they are in memory.

@@ -206,7 +206,7 @@ absl::Status Loader::LoadMlp(int32_t layer, LayerWeights& weights) {
   }
   std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
   if (config_.architecture->fused_tensors) gate_up = {{name("ffn_up.weight"), 2 * ffn}};
-  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kLinear, weights.gate_up));
+  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kTolerantLinear, weights.gate_up));
   return Pack({{name("ffn_down.weight"), hidden}}, ffn, WeightUsage::kLinear, weights.down);
 }
 
@@ -223,8 +223,8 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
   KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
                                /*rotated_heads=*/config_.num_heads + config_.num_kv_heads));
   KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));
-  KVBLEND_RETURN_IF_ERROR(
-      Pack({{name("attn_output.weight"), hidden}}, query_dim, WeightUsage::kLinear, weights.attn_output));
+  KVBLEND_RETURN_IF_ERROR(Pack({{name("attn_output.weight"), hidden}}, query_dim,
+                               WeightUsage::kTolerantLinear, weights.attn_output));
   KVBLEND_RETURN_IF_ERROR(LoadMlp(layer, weights));
   if (!config_.architecture->post_norms) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(

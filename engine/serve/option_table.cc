@@ -135,8 +135,10 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"threads", kCompute, "N", "Threads that compute; 0: one per available processor",
        Int{In<&EngineOptions::num_threads>, 0, 1024}},
       {"gemm", kCompute, "TYPE",
-       absl::StrCat("Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
-                    "; auto: bf16 where the processor has it, else int16 where that is faster than f32"),
+       absl::StrCat(
+           "Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
+           "; auto: bf16 where the processor has it, else int16 where that is faster than f32, on AVX2 with layers "
+           "that lose little in int8"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"map-weights", kCompute, "FOLDER",
        "Keep weights in mapped files there instead of in memory, for models larger than it: experts that no token chooses give "

@@ -43,9 +43,10 @@ const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const f
 class CpuBackend final : public HostBackend {
  public:
   CpuBackend(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* codes,
-             const CodeKernels* pairs, const Tiles& bf16_tiles, const Tiles* int16_tiles)
-      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, simd::GetTiles(DataType::kF32),
-                 bf16_tiles, int16_tiles) {}
+             const CodeKernels* pairs, bool rounds_tolerant, const Tiles& bf16_tiles,
+             const Tiles* int16_tiles)
+      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, rounds_tolerant,
+                 simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
 
   int num_threads() const { return context_.pool.num_threads(); }
 
@@ -54,7 +55,8 @@ class CpuBackend final : public HostBackend {
     return absl::StrCat(
         "cpu: ", num_threads(), " threads, GEMM in ",
         context_.codes != nullptr   ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ")
-        : context_.pairs != nullptr ? absl::StrCat("int16 (", std::string(context_.pairs->name), ") and ")
+        : context_.pairs != nullptr ? absl::StrCat("int16", context_.rounds_tolerant ? ", int8" : "", " (",
+                                                   std::string(context_.pairs->name), ") and ")
                                     : "",
         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
         simd::TargetName(), ", attention in ",
@@ -320,6 +322,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
   const CodeKernels *codes = nullptr, *pairs = nullptr;
+  bool rounds_tolerant = false;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
@@ -341,6 +344,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
       if (gemm == DataType::kF32) pairs = FasterThanF32Kernels();
+      rounds_tolerant = pairs != nullptr && pairs->asymmetric.multiply != nullptr;
       break;
     case CpuBackendOptions::Gemm::kF32:
       break;
@@ -363,8 +367,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   const Tiles* int16 = rounds && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
-  auto backend = std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs,
-                                              own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
+  auto backend =
+      std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs, rounds_tolerant,
+                                   own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
   if (backend->num_threads() == num_threads) return backend;
   return absl::ResourceExhaustedError(absl::StrCat(
       "num_threads is ", num_threads, ", of which the system lets this process start ",

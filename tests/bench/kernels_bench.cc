@@ -41,9 +41,9 @@ BENCHMARK(BM_Linear)
     ->UseRealTime();
 
 // The same with a file's codes.
-void LinearOfCodes(benchmark::State& state, int32_t bits) {
+void LinearOfCodes(benchmark::State& state, int32_t bits, WeightUsage usage = WeightUsage::kLinear) {
   const int64_t rows = state.range(0), in = state.range(1), out = state.range(2);
-  const auto weights = Cpu().PackWeights(out, in, WeightUsage::kLinear, CodeRows(bits)).value();
+  const auto weights = Cpu().PackWeights(out, in, usage, CodeRows(bits)).value();
   Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, *weights, false, y.view); });
@@ -56,6 +56,15 @@ BENCHMARK(BM_LinearOfCodes)
     ->ArgsProduct({{1, 8, 16, 32, 33, 300, 1024, 6000}, {576}, {3072}})
     ->ArgsProduct({{300}, {576}, {960, 576}})
     ->ArgsProduct({{1, 2, 4, 8, 300, 1024}, {1536}, {576}})
+    ->UseRealTime();
+
+// Of layers whose inputs may be rounded to 8 bits; with --gemm=auto some processors do.
+void BM_TolerantLinearOfCodes(benchmark::State& state) {
+  LinearOfCodes(state, 4, WeightUsage::kTolerantLinear);
+}
+BENCHMARK(BM_TolerantLinearOfCodes)
+    ->ArgsProduct({{33, 300, 1024}, {576}, {3072}})
+    ->ArgsProduct({{300}, {576}, {576}})
     ->UseRealTime();
 
 void BM_LinearOf6Bits(benchmark::State& state) { LinearOfCodes(state, 6); }

@@ -17,13 +17,13 @@ namespace {
 constexpr int64_t kRowsPerTask = 252;
 // 16 KiB of codes stay in the first-level cache while all rows are multiplied by them.
 template <class Code>
-constexpr int64_t kInputsPerPass = int64_t{256} / sizeof(Code);
+constexpr int64_t kInputsPerPass = 64 * CodedRows<Code>::kPerWord;
 
 // The codes of one block, in the thread's own memory.
 template <class Code>
 BlockCodes PrepareBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix& matrix, int64_t block,
                         int64_t cols, int64_t group) {
-  const int64_t code_words = cols / CodedRows<Code>::kPerWord * kPackedBlock,
+  const int64_t code_words = CodedRows<Code>::BlockWords(cols) * kPackedBlock,
                 scales = cols / group * kPackedBlock;
   auto* memory = ThreadScratch<uint32_t>(ScratchSlot::kCodes, code_words + 2 * scales);
   BlockCodes codes{.codes = memory, .steps = reinterpret_cast<float*>(memory + code_words)};
@@ -164,6 +164,8 @@ template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstM
 template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
                                                                int64_t);
 template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
+template absl::StatusOr<QuantizedRows<AsymmetricGroup>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
+                                                                     int64_t);
 
 template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
@@ -199,11 +201,25 @@ absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWe
   return ManyRows(context, context.pairs->wide, x, *weights.quantized(), WideGroup(x.cols), accumulate, out);
 }
 
+namespace {
+
+bool TakesAsymmetricCodes(const CpuContext& context, const CpuWeights& weights) {
+  return context.rounds_tolerant && weights.usage() == WeightUsage::kTolerantLinear &&
+         context.pairs->asymmetric.multiply != nullptr &&
+         weights.quantized()->smallest_group() == AsymmetricGroup::kInputs &&
+         weights.quantized()->largest_bits() <= AsymmetricGroup::kMostWeightBits;
+}
+
+}  // namespace
+
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
+  if (x.rows > weights.rows_as_alone()) {
+    if (!TakesAsymmetricCodes(context, weights)) return WideInt16Linear(context, x, weights, accumulate, out);
+    return ManyRows(context, kernels.asymmetric, x, matrix, AsymmetricGroup::kInputs, accumulate, out);
+  }
   if (x.rows > kMaxColumnRows) {
     return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }

@@ -17,6 +17,12 @@
 // and every activation one of 13, signs included: sums of a group still fit into 32 bits, and are scaled an eighth as often.
 // There a row's result is the same in any company too, but another than with the file's codes; it is nearer to the exact one
 // than in bf16 (docs/performance.md, "16 bits").
+//
+// Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the processor has
+// kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that the most that a group holds and
+// the least both have a code. Steps of the two halves of 32 inputs are small multiples of one step, so that sums of both are
+// added as integers. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+// Inference", CVPR 2018, section 2, have zero points; weights' sums, which these are multiplied by, are made with the block.
 #pragma once
 
 #include <cstdint>
@@ -48,6 +54,19 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
+/// A group of 32 inputs in 8 bits; value = step * multiple * (code - zero point), multiple and zero point of its half.
+struct AsymmetricGroup {
+  static constexpr int64_t kInputs = 32, kHalfInputs = 16;
+  static constexpr int32_t kLargestMultiple = 255;
+  /// Of weights: with 5 a half's products fit into sums of 16 bits (codes/asymmetric-inl.h).
+  static constexpr int32_t kMostWeightBits = 5;
+
+  int8_t codes[kInputs];    // in the order of words
+  int16_t multiples[2][2];  // of each half, twice: for its even and its odd sums
+  int16_t zeros[2];         // -multiple * zero point, which is -128 .. 127
+};
+static_assert(AsymmetricGroup::kLargestMultiple * 128 <= INT16_MAX);
+
 /// An activation's code in a wide group.
 enum class WideCode : int16_t {};
 inline constexpr int64_t kMostWideInputs = 256;
@@ -66,9 +85,18 @@ constexpr int64_t WideGroup(int64_t cols) {
 /// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other.
 template <class Code>
 struct CodedRows {
+  static constexpr bool kAsymmetric = std::is_same_v<Code, AsymmetricGroup>;
   /// Inputs that one element of `codes` holds.
-  static constexpr int64_t kInputs = std::is_same_v<Code, CodeTerms> ? kCodesPerWord : 1;
-  static constexpr int64_t kPerWord = static_cast<int64_t>(kInputs * sizeof(uint32_t) / sizeof(Code));
+  static constexpr int64_t kInputs = kAsymmetric                       ? AsymmetricGroup::kInputs
+                                     : std::is_same_v<Code, CodeTerms> ? kCodesPerWord
+                                                                       : 1;
+  /// Inputs that a word holds, of rows as of weights.
+  static constexpr int64_t kPerWord =
+      kAsymmetric ? kCodesPerWord : static_cast<int64_t>(kInputs * sizeof(uint32_t) / sizeof(Code));
+  /// Words of a block's output for so many inputs; asymmetric ones have one more per group, with the sums of its halves' codes.
+  static constexpr int64_t BlockWords(int64_t inputs) {
+    return inputs / kPerWord + (kAsymmetric ? inputs / AsymmetricGroup::kInputs : 0);
+  }
 
   // [rows / tile_rows, groups, tile_rows, group / kInputs] of magnitude <= kLargestRowCode, in the order of words
   Code* codes = nullptr;
@@ -92,6 +120,7 @@ using RowCodes = CodedRows<int8_t>;
 using RowPairs = CodedRows<int16_t>;
 using RowTerms = CodedRows<CodeTerms>;
 using WideRows = CodedRows<WideCode>;
+using AsymmetricRows = CodedRows<AsymmetricGroup>;
 
 /// A block of kPackedBlock outputs; value = step * code + minimum. Outputs behind the last are zeros.
 struct BlockCodes {
@@ -99,7 +128,7 @@ struct BlockCodes {
   uint32_t* codes = nullptr;
   float* steps = nullptr;        // [groups][kPackedBlock]
   float* minimums = nullptr;     // [groups][kPackedBlock]; unused of wide groups, whose codes hold them
-  int64_t words = 0;             // cols / kPerWord
+  int64_t words = 0;             // CodedRows::BlockWords(cols)
   int64_t width = kPackedBlock;  // outputs whose words lie beside each other: BlockKernels::width
   int32_t bits = 4;              // the most of any of its columns
 
@@ -117,17 +146,17 @@ struct BlockCodes {
 /// callers have checked.
 template <class Code>
 struct BlockKernels {
-  int64_t rows;   // of multiply; at most kMaxCodeRows
-  int64_t width;  // of BlockCodes
+  int64_t rows = 0;   // of multiply; at most kMaxCodeRows
+  int64_t width = 0;  // of BlockCodes
 
   /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`, or that is a
   /// wide group
-  void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out);
+  void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out) = nullptr;
   /// out[r * out_stride + j] = (its value, where `accumulate`, or 0) + row r . output j over groups
   /// [first_group, first_group + num_groups), r < rows, j < kPackedBlock. REQUIRES: block came from expand;
   /// rows.tile_rows == rows
   void (*multiply)(const CodedRows<Code>& rows, const BlockCodes& block, int64_t first_group,
-                   int64_t num_groups, bool accumulate, float* out, int64_t out_stride);
+                   int64_t num_groups, bool accumulate, float* out, int64_t out_stride) = nullptr;
 };
 
 /// Rows that a ColumnProduct takes at most.
@@ -145,6 +174,8 @@ struct CodeKernels {
   BlockKernels<int8_t> bytes;
   BlockKernels<int16_t> pairs;
   BlockKernels<WideCode> wide;
+  /// Of weights in at most AsymmetricGroup::kMostWeightBits, in groups of 32. Without functions where `wide` is as fast.
+  BlockKernels<AsymmetricGroup> asymmetric = {};
   ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
   /// The same for weights of more than 4 bits; null where terms are as fast.
@@ -174,6 +205,7 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCode
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out);
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out);
 
 }  // namespace simd
 }  // namespace kvblend::kernels

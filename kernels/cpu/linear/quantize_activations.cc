@@ -1,4 +1,4 @@
-// Activations as codes of 8 or 16 bits, and as terms of the latter (code_products.h).
+// Activations as codes of 8 or 16 bits, as terms of the latter, and as asymmetric codes (code_products.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear/quantize_activations.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -109,6 +109,69 @@ HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* c
   *sum = *step * static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, total)));
 }
 
+// The least and the most of half a group, and 0.
+struct HalfRange {
+  float least, most;
+  float step() const {
+    // One code less than there are: the zero point is rounded too. Divided first, as the difference might overflow.
+    constexpr float kInverse = 1.0f / 254.0f;
+    return most * kInverse - least * kInverse;
+  }
+};
+
+template <DataType kType, class D>
+HWY_INLINE HalfRange RangeOf(D d, const void* x, int64_t i, hn::Vec<D>& not_finite) {
+  auto least = hn::Zero(d), most = hn::Zero(d);
+  for (int64_t j = 0; j < AsymmetricGroup::kHalfInputs; j += static_cast<int64_t>(hn::Lanes(d))) {
+    const auto v = LoadF32<kType>(d, x, i + j);
+    least = hn::Min(least, v);
+    most = hn::Max(most, v);
+    not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
+  }
+  return {hn::GetLane(hn::MinOfLanes(d, least)), hn::GetLane(hn::MaxOfLanes(d, most))};
+}
+
+template <DataType kType>
+HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t /*group*/, AsymmetricGroup* out,
+                                float* step, float* sum) {
+  constexpr int64_t kHalf = AsymmetricGroup::kHalfInputs;
+  const hn::CappedTag<float, kGroupLanes> d;
+  const hn::RebindToSigned<decltype(d)> d32;
+  const hn::Rebind<int8_t, decltype(d)> d_codes;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto not_finite = hn::Zero(d);
+  const HalfRange ranges[2] = {RangeOf<kType>(d, x, i, not_finite),
+                               RangeOf<kType>(d, x, i + kHalf, not_finite)};
+  const float largest = std::max(ranges[0].step(), ranges[1].step()),
+              bad = hn::GetLane(hn::SumOfLanes(d, not_finite)),
+              unit = largest * (1.0f / AsymmetricGroup::kLargestMultiple);
+  *out = {};
+  *step = unit + bad;
+  *sum = 0.0f;
+  if (!(largest >= kSmallestCoded) || bad != 0.0f) return;
+  int32_t total = 0;
+  for (int half = 0; half < 2; ++half) {
+    const float wanted = std::ceil(ranges[half].step() / unit);
+    const auto multiple =
+        static_cast<int32_t>(std::clamp(wanted, 1.0f, static_cast<float>(AsymmetricGroup::kLargestMultiple)));
+    const float inverse = 1.0f / (static_cast<float>(multiple) * unit);
+    const int32_t zero_point = static_cast<int32_t>(std::nearbyint(-ranges[half].least * inverse)) - 128;
+    auto codes_total = hn::Zero(d32);
+    for (int64_t j = 0; j < kHalf; j += lanes) {
+      const auto steps =
+          hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, i + half * kHalf + j), hn::Set(d, inverse)));
+      codes_total = hn::Add(codes_total, steps);
+      hn::StoreU(hn::DemoteTo(d_codes, hn::Add(steps, hn::Set(d32, zero_point))), d_codes,
+                 out->codes + half * kHalf + j);
+    }
+    total += multiple * hn::GetLane(hn::SumOfLanes(d32, codes_total));
+    out->multiples[half][0] = out->multiples[half][1] = static_cast<int16_t>(multiple);
+    out->zeros[half] = static_cast<int16_t>(-multiple * zero_point);
+  }
+  OrderAsWords(out->codes, AsymmetricGroup::kInputs);
+  *sum = unit * static_cast<float>(total);
+}
+
 template <DataType kType, class Code>
 void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out) {
   const int64_t group = out.group, whole = n / group, stride = out.group_stride(), scales = out.tile_rows;
@@ -141,6 +204,9 @@ void QuantizeTermsImpl(const void* x, DataType dtype, int64_t n, const RowTerms&
 void QuantizeWideImpl(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
+void QuantizeAsymmetricImpl(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
+  KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
+}
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -152,6 +218,7 @@ HWY_EXPORT(QuantizeBytesImpl);
 HWY_EXPORT(QuantizePairsImpl);
 HWY_EXPORT(QuantizeTermsImpl);
 HWY_EXPORT(QuantizeWideImpl);
+HWY_EXPORT(QuantizeAsymmetricImpl);
 
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeBytesImpl)(x, dtype, n, out);
@@ -164,6 +231,9 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerm
 }
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeWideImpl)(x, dtype, n, out);
+}
+void QuantizeActivations(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
+  HWY_DYNAMIC_DISPATCH(QuantizeAsymmetricImpl)(x, dtype, n, out);
 }
 
 }  // namespace kvblend::kernels::simd

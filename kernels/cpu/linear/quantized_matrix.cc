@@ -147,6 +147,7 @@ bool QuantizedMatrix::LayOut(int64_t rows, int64_t cols, const WeightSource& sou
     if (row % kColumnOutputs == 0) {
       smallest_group_ = std::min<int64_t>(smallest_group_, format->group);
       smallest_bits_ = std::min(smallest_bits_, format->bits);
+      largest_bits_ = std::max(largest_bits_, format->bits);
       columns_.push_back({.format = *format, .data = nullptr, .chunks = cols / kChunkInputs});
     } else if (columns_.back().format != *format) {
       return false;

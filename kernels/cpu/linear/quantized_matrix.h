@@ -68,8 +68,9 @@ class QuantizedMatrix {
 
   /// The smallest group of any column's format.
   int64_t smallest_group() const { return smallest_group_; }
-  /// The fewest bits that any column's codes have.
+  /// The fewest and the most bits that any column's codes have.
   int32_t smallest_bits() const { return smallest_bits_; }
+  int32_t largest_bits() const { return largest_bits_; }
   int64_t num_columns() const { return static_cast<int64_t>(columns_.size()); }
   /// Outputs [16 index, 16 index + 16); those past the last row are zero.
   const QuantizedColumn& column(int64_t index) const { return columns_[index]; }
@@ -85,7 +86,7 @@ class QuantizedMatrix {
   WeightBytes bytes_;
   std::vector<QuantizedColumn> columns_;
   int64_t smallest_group_ = kChunkInputs;
-  int32_t smallest_bits_ = 8;
+  int32_t smallest_bits_ = 8, largest_bits_ = 4;
 };
 
 namespace simd {

@@ -29,7 +29,9 @@ struct Ops : Lanes8 {
     if constexpr (kBits < 8) return _mm256_maddubs_epi16(weights, row);
     return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(row, weights));
   }
-  static HWY_INLINE Ints SumPairs(Ints pairs) { return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)); }
+  static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }
+  static HWY_INLINE Ints SumPairs(Ints pairs) { return MultiplyPairs(pairs, _mm256_set1_epi16(1)); }
+  static HWY_INLINE Ints Add16(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
 
   // Keeps a sum as it is: g++ takes sums of integers apart, computes all products first, and has no registers for
   // them.
@@ -38,6 +40,13 @@ struct Ops : Lanes8 {
   static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
     const Ints pairs = _mm256_madd_epi16(weights, row);
     asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(pairs));  // as Settle
+    return sum;
+  }
+
+  // The same of bytes, in 16 bits.
+  static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
+    const Ints pairs = _mm256_maddubs_epi16(weights, row);
+    asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
     return sum;
   }
 
@@ -113,12 +122,19 @@ struct Ops : Lanes8 {
   }
 };
 
+#include "kernels/cpu/linear/codes/asymmetric-inl.h"
 #include "kernels/cpu/linear/codes/kernels-inl.h"
+
+constexpr CodeKernels kAllKernels = [] {
+  CodeKernels kernels = kKernels;
+  kernels.asymmetric = kAsymmetricKernels;
+  return kernels;
+}();
 
 }  // namespace
 }  // namespace codes_avx2
 
-const CodeKernels& CodeKernelsAvx2() { return codes_avx2::kKernels; }
+const CodeKernels& CodeKernelsAvx2() { return codes_avx2::kAllKernels; }
 
 }  // namespace kvblend::kernels
 HWY_POP_ATTRIBUTES

@@ -98,19 +98,25 @@ HWY_INLINE Ops::Floats AddGroup(Ops::Floats product, const GroupScales& scales, 
 
 // --- many rows, from a block ---
 
+// The words of 32 inputs.
+template <int kUpperBits, int64_t kWidth>
+HWY_INLINE void ExpandChunk(const QuantizedColumn& column, int64_t chunk, uint32_t* target) {
+  const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * column.plane_bytes());
+  for (int quad = 0; quad < 4; ++quad, target += 2 * kWidth) {
+    for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
+      Ops::Ints first, second;
+      UnpackQuad<kUpperBits>(planes + lane, quad, first, second);
+      Ops::Store(first, target + lane);
+      Ops::Store(second, target + kWidth + lane);
+    }
+  }
+}
+
 template <int kUpperBits>
 void ExpandPlanes(const QuantizedColumn& column, const BlockCodes& out) {
-  uint32_t* target = out.codes;
   for (int64_t chunk = 0; chunk < column.chunks; ++chunk) {
-    const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * column.plane_bytes());
-    for (int quad = 0; quad < 4; ++quad, target += 2 * kPackedBlock) {
-      for (int64_t lane = 0; lane < kColumnOutputs; lane += Ops::kLanes) {
-        Ops::Ints first, second;
-        UnpackQuad<kUpperBits>(planes + lane, quad, first, second);
-        Ops::Store(first, target + lane);
-        Ops::Store(second, target + kPackedBlock + lane);
-      }
-    }
+    ExpandChunk<kUpperBits, kPackedBlock>(column, chunk,
+                                          out.codes + chunk * kChunkInputs / kCodesPerWord * kPackedBlock);
   }
 }
 

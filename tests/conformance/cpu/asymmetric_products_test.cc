@@ -1,0 +1,252 @@
+// Products of a prompt's rows in asymmetric codes of 8 bits, on every instruction set that has kernels for them: the largest
+// codes, whose sums would be cut off if they did not fit, against integers; random ones against double; and how rows are rounded.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/conformance/cpu/code_fixture.h"
+
+namespace kvblend::kernels {
+namespace {
+
+constexpr int64_t kGroup = AsymmetricGroup::kInputs, kHalf = AsymmetricGroup::kHalfInputs;
+
+// A tile of rows; code and multiple by row and input, zero point by row and half.
+struct AsymmetricTile {
+  template <typename Code, typename Multiple, typename ZeroPoint>
+  AsymmetricTile(int64_t count, int64_t cols, Code code, Multiple multiple, ZeroPoint zero_point)
+      : codes(count * cols / kGroup),
+        steps(codes.size(), 1.0f),
+        sums(codes.size()),
+        values(count * cols),
+        rows{codes.data(), steps.data(), sums.data(), cols, kGroup, count} {
+    for (int64_t r = 0; r < count; ++r) {
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t g = c / kGroup, half = c % kGroup / kHalf, place = c % kGroup / 8 * 8 + kPlaces[c % 8];
+        AsymmetricGroup& group = codes[g * count + r];
+        const int factor = multiple(r, c / kHalf), zero = zero_point(r, c / kHalf);
+        group.codes[place] = static_cast<int8_t>(code(r, c));
+        group.multiples[half][0] = group.multiples[half][1] = static_cast<int16_t>(factor);
+        group.zeros[half] = static_cast<int16_t>(-factor * zero);
+        values[r * cols + c] = factor * (code(r, c) - zero);
+        sums[g * count + r] += static_cast<float>(values[r * cols + c]);
+      }
+    }
+  }
+
+  std::vector<AsymmetricGroup> codes;
+  std::vector<float> steps, sums;
+  std::vector<int> values;
+  const AsymmetricRows rows;
+};
+
+class AsymmetricProductsTest : public CodeKernelsTest {
+ protected:
+  void SetUp() override {
+    CodeKernelsTest::SetUp();
+    if (IsSkipped()) return;
+    std::erase_if(kernels_,
+                  [](const CodeKernels* kernels) { return kernels->asymmetric.multiply == nullptr; });
+    ASSERT_FALSE(kernels_.empty()) << "AVX2 has such kernels";
+  }
+
+  // [rows, kPackedBlock], in two calls. cols: at least two groups
+  static std::vector<float> Products(const CodeKernels& kernels, const QuantizedMatrix& matrix,
+                                     const AsymmetricRows& rows) {
+    const BlockKernels<AsymmetricGroup>& own = kernels.asymmetric;
+    const int64_t words = AsymmetricRows::BlockWords(rows.cols);
+    std::vector<uint32_t> codes(words * kPackedBlock);
+    std::vector<float> steps(rows.groups() * kPackedBlock), minimums(steps.size());
+    const BlockCodes block{.codes = codes.data(),
+                           .steps = steps.data(),
+                           .minimums = minimums.data(),
+                           .words = words,
+                           .width = own.width};
+    for (int64_t c = 0; c < matrix.num_columns(); ++c) {
+      own.expand(matrix.column(c), kGroup, block.Output(c * kColumnOutputs));
+    }
+    std::vector<float> out(own.rows * kPackedBlock, 7.0f);
+    own.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
+    own.multiply(rows, block, 1, rows.groups() - 1, /*accumulate=*/true, out.data(), kPackedBlock);
+    return out;
+  }
+};
+
+bool Fits(const QuantizedFormat& format) {
+  return format.group == kGroup && format.bits <= AsymmetricGroup::kMostWeightBits;
+}
+
+TEST_F(AsymmetricProductsTest, TheLargestCodesAreNotCutOff) {
+  constexpr int64_t kCols = 96;
+  for (const CodeKernels* kernels : kernels_) {
+    for (const QuantizedFormat& format : kFormats) {
+      if (!Fits(format)) continue;
+      const int top = (1 << format.bits) - 1;
+      for (int weights = 0; weights < 3; ++weights) {
+        const Codes source(format, kCols, [&](int64_t row, int64_t col) {
+          return weights == 0 || (weights == 1 ? (row + col) % 2 == 0 : (row + col / 4) % 3 == 0) ? top : 0;
+        });
+        const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, kCols, source).value();
+        ASSERT_NE(matrix, nullptr);
+        for (const int multiple : {1, AsymmetricGroup::kLargestMultiple}) {
+          SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits
+                                          << " bits, weights " << weights << ", multiple " << multiple);
+          const AsymmetricTile tile(
+              kernels->asymmetric.rows, kCols,
+              [](int64_t row, int64_t col) {
+                const bool high[] = {true, false, col % 2 == 0, col % 4 < 2, col % 32 < 16, col % 3 == 0};
+                return high[row % 6] ? 127 : -128;
+              },
+              [&](int64_t, int64_t half) { return half % 2 == 0 ? multiple : 1; },
+              [](int64_t row, int64_t half) {
+                return (row + half) % 3 == 0 ? 127 : (row + half) % 3 == 1 ? -128 : 0;
+              });
+          const std::vector<float> out = Products(*kernels, *matrix, tile.rows);
+          for (int64_t r = 0; r < kernels->asymmetric.rows; ++r) {
+            for (int64_t o = 0; o < kPackedBlock; ++o) {
+              int64_t sum = 0, magnitude = 0;
+              for (int64_t c = 0; c < kCols; ++c) {
+                const int64_t value = tile.values[r * kCols + c];
+                sum += value * source.at(o, c);
+                magnitude += std::abs(value) * (top + format.zero_point);
+              }
+              // Floats hold all sums of multiples of 1; of others they show a unit that was cut off.
+              const double error = multiple == 1 ? 0 : 0x1p-22 * static_cast<double>(magnitude);
+              ASSERT_LT(error, multiple);
+              ASSERT_NEAR(out[r * kPackedBlock + o], static_cast<double>(sum), error) << r << ", " << o;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AsymmetricProductsTest, RandomOnesAreAsInDouble) {
+  Rng rng(20261127);
+  std::uniform_int_distribution<int> code(-128, 127), multiple(1, AsymmetricGroup::kLargestMultiple);
+  for (const CodeKernels* kernels : kernels_) {
+    for (const QuantizedFormat& format : AllCodeFormats()) {
+      if (!Fits(format)) continue;
+      SCOPED_TRACE(testing::Message() << std::string(kernels->name) << ", " << format.bits << " bits");
+      const int64_t cols = format.nested ? 512 : 160, rows = kernels->asymmetric.rows;
+      const RandomCodes source(rng, kPackedBlock, cols, [&](int64_t) { return format; });
+      const auto matrix = QuantizedMatrix::Create(arena_, kPackedBlock, cols, source).value();
+      ASSERT_NE(matrix, nullptr);
+      std::vector<int> drawn(rows * cols), factors(rows * cols / kHalf), zeros(factors.size());
+      std::generate(drawn.begin(), drawn.end(), [&] { return code(rng); });
+      std::generate(factors.begin(), factors.end(), [&] { return multiple(rng); });
+      std::generate(zeros.begin(), zeros.end(), [&] { return code(rng); });
+      AsymmetricTile tile(
+          rows, cols, [&](int64_t r, int64_t c) { return drawn[r * cols + c]; },
+          [&](int64_t r, int64_t h) { return factors[r * cols / kHalf + h]; },
+          [&](int64_t r, int64_t h) { return zeros[r * cols / kHalf + h]; });
+      for (size_t i = 0; i < tile.steps.size(); ++i) {
+        tile.steps[i] = 0x1p-7f * static_cast<float>(1 + i % 5);
+        tile.sums[i] *= tile.steps[i];
+      }
+      const std::vector<float> out = Products(*kernels, *matrix, tile.rows);
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t o = 0; o < kPackedBlock; ++o) {
+          double sum = 0, magnitude = 0;
+          for (int64_t c = 0; c < cols; ++c) {
+            const double x = double{tile.steps[c / kGroup * rows + r]} * tile.values[r * cols + c];
+            sum += x * source.at(o, c);
+            magnitude += std::abs(x) * source.Magnitude(o, c);
+          }
+          ASSERT_NEAR(out[r * kPackedBlock + o], sum, 16 * 0x1p-24 * magnitude) << r << ", " << o;
+        }
+      }
+    }
+  }
+}
+
+// What the codes of a row stand for.
+std::vector<double> ValuesOf(const AsymmetricRows& row) {
+  std::vector<double> values;
+  for (int64_t g = 0; g < row.groups(); ++g) {
+    const AsymmetricGroup& group = row.codes[g];
+    for (int64_t c = 0; c < kGroup; ++c) {
+      const int64_t half = c / kHalf;
+      EXPECT_EQ(group.multiples[half][0], group.multiples[half][1]);
+      const int multiple = group.multiples[half][0];
+      values.push_back(double{row.steps[g]} *
+                       (multiple * group.codes[c / 8 * 8 + kPlaces[c % 8]] + group.zeros[half]));
+    }
+  }
+  return values;
+}
+
+// Of any size, of one sign or of both, also where the halves of a group are of very different size: within half a step of a
+// half's own range, and what is 0 is exactly that.
+TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
+  Rng rng(20261127);
+  std::normal_distribution<float> normal;
+  for (int exponent = -140; exponent <= 118; exponent += 3) {
+    for (int shape = 0; shape < 5; ++shape) {
+      SCOPED_TRACE(testing::Message() << "2^" << exponent << ", shape " << shape);
+      constexpr int64_t kCols = 83;  // 13 zeros behind them
+      std::vector<float> x(kCols);
+      for (int64_t c = 0; c < kCols; ++c) {
+        const float value = std::clamp(normal(rng), -4.0f, 4.0f);
+        const float shaped = shape == 0   ? value
+                             : shape == 1 ? std::abs(value)
+                             : shape == 2 ? -5.0f - value
+                             : shape == 3 ? (c % 7 == 0 ? 0.0f : value)
+                                          : std::ldexp(value, c / kHalf % 2 == 0 ? 0 : -7);
+        x[c] = std::ldexp(shaped, exponent);
+      }
+      AsymmetricGroup groups[3];
+      float steps[3], sums[3];
+      const AsymmetricRows row{groups, steps, sums, 3 * kGroup, kGroup};
+      simd::QuantizeActivations(x.data(), kF32, kCols, row);
+      x.resize(3 * kGroup);
+      const std::vector<double> values = ValuesOf(row);
+      for (int64_t g = 0; g < 3; ++g) {
+        double most_of_group = 0, sum = 0;
+        double wanted[2];
+        for (int64_t half = 0; half < 2; ++half) {
+          float least = 0, most = 0;
+          for (int64_t c = 0; c < kHalf; ++c) {
+            least = std::min(least, x[g * kGroup + half * kHalf + c]);
+            most = std::max(most, x[g * kGroup + half * kHalf + c]);
+          }
+          wanted[half] = (double{most} - least) / 254;
+          most_of_group = std::max(most_of_group, wanted[half]);
+        }
+        for (int64_t c = g * kGroup; c < (g + 1) * kGroup; ++c) {
+          // Steps are multiples of 1/255 of the larger one; nothing at all of numbers that nobody needs.
+          const double step = wanted[c % kGroup / kHalf] + most_of_group / AsymmetricGroup::kLargestMultiple;
+          ASSERT_NEAR(values[c], x[c], std::max(0.5001 * step, 0x1p-102)) << c;
+          if (x[c] == 0) {
+            ASSERT_EQ(values[c], 0) << c;
+          }
+          sum += values[c];
+        }
+        ASSERT_NEAR(sums[g], sum, std::abs(sum) * 0x1p-23 + 0x1p-149);
+      }
+    }
+  }
+}
+
+TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsGroup) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    for (int64_t place = 0; place < 2 * kGroup; place += 9) {
+      std::vector<float> x(2 * kGroup, 1.0f);
+      x[place] = bad;
+      AsymmetricGroup groups[2];
+      float steps[2], sums[2];
+      simd::QuantizeActivations(x.data(), kF32, 2 * kGroup,
+                                AsymmetricRows{groups, steps, sums, 2 * kGroup, kGroup});
+      EXPECT_TRUE(std::isnan(steps[place / kGroup])) << bad << " at " << place;
+      EXPECT_TRUE(std::isfinite(steps[1 - place / kGroup])) << bad << " at " << place;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace kvblend::kernels

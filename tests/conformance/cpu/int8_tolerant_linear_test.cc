@@ -1,0 +1,161 @@
+// Linear layers whose inputs may be rounded to 8 bits, through the whole backend that `auto` makes where there are kernels for
+// that: a prompt's rows within half a step, and nothing else in 8 bits.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/linear/code_products.h"
+#include "tests/conformance/cpu/linear_properties.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/random_codes.h"
+
+namespace kvblend::kernels {
+namespace {
+
+using Gemm = CpuBackendOptions::Gemm;
+
+class Int8TolerantLinearTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto backend = CreateCpuBackend({.num_threads = 3});
+    ASSERT_OK(backend.status());
+    backend_ = *std::move(backend);
+    const CodeKernels* kernels = FasterThanF32Kernels();
+    const bool expected =
+        backend_->compute_dtype() == kF32 && kernels != nullptr && kernels->asymmetric.multiply != nullptr;
+    ASSERT_EQ(backend_->Describe().find("GEMM in int16, int8 (") != std::string::npos, expected)
+        << backend_->Describe();
+    if (!expected) GTEST_SKIP() << "auto takes other products here: " << backend_->Describe();
+  }
+
+  // The products of the same rows in two ways.
+  void ExpectSame(Backend& backend, const WeightSource& source, WeightUsage usage, int64_t rows, int64_t cols,
+                  int64_t outputs) {
+    std::normal_distribution<float> normal;
+    std::vector<float> input(rows * cols);
+    for (float& value : input) value = normal(rng_);
+    std::vector<Tensor> outs;
+    const std::pair<Backend*, WeightUsage> ways[] = {{backend_.get(), WeightUsage::kTolerantLinear},
+                                                     {&backend, usage}};
+    for (const auto& [way, as] : ways) {
+      const auto packed = way->PackWeights(outputs, cols, as, source);
+      ASSERT_OK(packed.status());
+      Tensor x(*way, kF32, rows, cols), out(*way, kF32, rows, outputs);
+      x.Fill([&](int64_t row, int64_t col) { return input[row * cols + col]; });
+      ASSERT_OK(way->Linear(TestStream(*way), x.view(), **packed, false, out.view()));
+      out.Download();
+      outs.push_back(std::move(out));
+    }
+    ExpectElements(outs[0], [&](int64_t r, int64_t o) -> Expected { return {outs[1].at(r, o), 0}; });
+  }
+
+  std::unique_ptr<Backend> backend_;
+  Rng rng_{20261127};
+};
+
+TEST_F(Int8TolerantLinearTest, APromptsRowsAreRoundedToTheNearestCode) {
+  constexpr int64_t kOutputs = 112;
+  std::vector<QuantizedFormat> formats = {kFormats[0], kFormats[1], kFormats[2], kFormats[3]};
+  formats.push_back(kNestedFormats[0]);
+  formats.push_back(kNestedFormats[1]);
+  for (const QuantizedFormat& format : formats) {
+    const int64_t cols = format.nested ? 512 : 320;
+    const RandomCodes weights(rng_, kOutputs, cols, [&](int64_t) { return format; });
+    const auto packed = backend_->PackWeights(kOutputs, cols, WeightUsage::kTolerantLinear, weights);
+    ASSERT_OK(packed.status());
+    for (const int64_t rows : {33, 40, 300}) {
+      const bool accumulate = rows % 4 == 0;
+      SCOPED_TRACE(testing::Message() << format.bits << " bits, " << rows << " rows");
+      Tensor x(*backend_, kF32, rows, cols, cols + 3), out(*backend_, kF32, rows, kOutputs, kOutputs + 5);
+      std::normal_distribution<float> normal;
+      x.Fill([&](int64_t row, int64_t col) {
+        return std::exp2(static_cast<float>(row % 30 - 15 + col / 16 * 5 % 17)) * (normal(rng_) + 0.5f);
+      });
+      out.Randomize(rng_);
+      ASSERT_OK(backend_->Linear(TestStream(*backend_), x.view(), **packed, accumulate, out.view()));
+      ExpectElements(out, [&](int64_t r, int64_t o) -> Expected {
+        double sum = accumulate ? out.at(r, o) : 0, error = 0, magnitude = std::abs(sum);
+        for (int64_t first = 0; first < cols; first += 32) {
+          double range[2] = {}, weight[2] = {};
+          for (int64_t half = 0; half < 2; ++half) {
+            double least = 0, most = 0;
+            for (int64_t c = first + 16 * half; c < first + 16 * (half + 1); ++c) {
+              sum += x.at(r, c) * weights.at(o, c);
+              magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
+              least = std::min<double>(least, x.at(r, c));
+              most = std::max<double>(most, x.at(r, c));
+              weight[half] += std::abs(weights.at(o, c));
+            }
+            range[half] = most - least;
+          }
+          const double unit = std::max(range[0], range[1]) / AsymmetricGroup::kLargestMultiple;
+          for (int64_t half = 0; half < 2; ++half) {
+            error += (range[half] + unit) / (2 * 254) * weight[half];
+            magnitude += unit * weight[half];
+          }
+        }
+        return {sum, 1.001 * error + 32 * 0x1p-24 * magnitude};
+      });
+    }
+  }
+}
+
+TEST_F(Int8TolerantLinearTest, ARowsResultDoesNotDependOnTheOthers) {
+  constexpr int64_t kCols = 320, kOutputs = 130;
+  std::normal_distribution<float> normal;
+  Tensor many(*backend_, kF32, 100, kCols);
+  many.Fill([&](int64_t row, int64_t col) {
+    return std::exp2(static_cast<float>(row % 9 - 4 + col / 16 % 5)) * normal(rng_);
+  });
+  const RandomCodes weights(rng_, kOutputs, kCols, [&](int64_t row) { return kFormats[row / 16 % 4]; });
+  const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kTolerantLinear, weights).value();
+  ExpectSameInParts(*backend_, *packed, many, kOutputs, {33, 67});
+}
+
+TEST_F(Int8TolerantLinearTest, WhatIsNotFiniteShowsInItsRow) {
+  constexpr int64_t kCols = 96, kOutputs = 66, kRows = 40;
+  const RandomCodes weights(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  const auto packed = backend_->PackWeights(kOutputs, kCols, WeightUsage::kTolerantLinear, weights).value();
+  Tensor x(*backend_, kF32, kRows, kCols), out(*backend_, kF32, kRows, kOutputs);
+  FillWithWhatIsNotFinite(x);
+  ASSERT_OK(backend_->Linear(TestStream(*backend_), x.view(), *packed, false, out.view()));
+  out.Download();
+  ExpectNotFiniteInItsRow(out, kRows, kOutputs);
+}
+
+// Few rows are as in decoding, and weights in more bits or in smaller groups have no kernels in 8 bits: both are as in layers
+// that tolerate nothing, bit for bit.
+TEST_F(Int8TolerantLinearTest, OthersAreIn16Bits) {
+  constexpr int64_t kCols = 96, kOutputs = 70;
+  for (size_t f = 0; f < std::size(kFormats); ++f) {
+    const RandomCodes weights(rng_, kOutputs, kCols, [&](int64_t) { return kFormats[f]; });
+    for (const int64_t rows : {1, 9, 32, 60}) {
+      if (rows > 32 && f < 4) continue;
+      SCOPED_TRACE(testing::Message() << "format " << f << ", " << rows << " rows");
+      ExpectSame(*backend_, weights, WeightUsage::kLinear, rows, kCols, kOutputs);
+    }
+  }
+}
+
+// --gemm int16 means what it says.
+TEST_F(Int8TolerantLinearTest, LayersAskedForIn16BitsAre) {
+  constexpr int64_t kCols = 96, kOutputs = 70, kRows = 60;
+  auto int16 = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kInt16});
+  ASSERT_OK(int16.status());
+  const RandomCodes weights(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
+  const auto tolerant = (*int16)->PackWeights(kOutputs, kCols, WeightUsage::kTolerantLinear, weights).value();
+  const auto strict = (*int16)->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights).value();
+  Tensor x(**int16, kF32, kRows, kCols), out(**int16, kF32, kRows, kOutputs),
+      same(**int16, kF32, kRows, kOutputs);
+  x.Randomize(rng_);
+  ASSERT_OK((*int16)->Linear(TestStream(**int16), x.view(), *tolerant, false, out.view()));
+  ASSERT_OK((*int16)->Linear(TestStream(**int16), x.view(), *strict, false, same.view()));
+  same.Download();
+  ExpectElements(out, [&](int64_t r, int64_t o) -> Expected { return {same.at(r, o), 0}; });
+}
+
+}  // namespace
+}  // namespace kvblend::kernels
