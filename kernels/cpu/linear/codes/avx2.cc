@@ -122,8 +122,11 @@ struct Ops : Lanes8 {
   }
 };
 
-#include "kernels/cpu/linear/codes/asymmetric-inl.h"
 #include "kernels/cpu/linear/codes/kernels-inl.h"
+
+// What follows lays out a column in one tile's width.
+static_assert(Ops::kPairVectors * Ops::kLanes == kColumnOutputs);
+#include "kernels/cpu/linear/codes/asymmetric-inl.h"
 
 constexpr CodeKernels kAllKernels = [] {
   CodeKernels kernels = kKernels;
