@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kKeepBackEvery = 4;  // chunks
 constexpr absl::Duration kLastTurn = absl::Seconds(5);
+constexpr absl::Duration kLastFits = absl::Seconds(5);
 
 kv::LearnerOptions LearnerOptionsOf(const ModelRuntime& runtime, int64_t max_bytes) {
   const store::KvFormat& format = runtime.key_space.format;
@@ -265,8 +266,14 @@ bool CorrectionLearning::Due() const {
   return learner_.due(sharing_ != nullptr ? sharing_->seen() : kv::OtherPairs::Seen{});
 }
 
+bool CorrectionLearning::FitGoesOn() const {
+  const absl::Time now = options_.now();
+  absl::MutexLock lock(&mutex_);
+  return MayFit() && now < fits_end_;
+}
+
 void CorrectionLearning::Fit() {
-  const auto keep_going = [this] { return GoesOn(); };
+  const auto keep_going = [this] { return FitGoesOn(); };
   std::optional<kv::CorrectionLearner::Verdict> verdict;
   // Who can't be read while it fits is left out, and it begins anew without it, if there is enough without it.
   while (!verdict.has_value()) {
@@ -418,9 +425,11 @@ CorrectionStats CorrectionLearning::Stats() const {
 absl::Status CorrectionLearning::Flush(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   save_asked_ = true;
+  fits_end_ = options_.now() + kLastFits;
   const bool settled =
       mutex_.AwaitWithDeadline(absl::Condition(this, &CorrectionLearning::Settled), deadline);
   save_asked_ = false;
+  fits_end_ = absl::InfiniteFuture();
   if (settled) return absl::OkStatus();
   return absl::DeadlineExceededError("what was kept for learning is not all learned from");
 }

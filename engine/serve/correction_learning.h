@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/api/correction.h"
@@ -45,6 +47,7 @@ class CorrectionLearning {
     int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
     store::ReplicaBoard* board = nullptr;      // where replicas meet, outlives this; null: it learns alone
     absl::Duration share_interval = absl::Minutes(1);
+    std::function<absl::Time()> now = absl::Now;  // how long fits may take in Flush
   };
 
   /// Puts what was learned before into force. `runtime` must outlive it.
@@ -63,7 +66,8 @@ class CorrectionLearning {
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
   CorrectionStats Stats() const;
 
-  /// Waits until all that was added is learned and saved. kDeadlineExceeded.
+  /// Waits until all that was added is learned and saved. A fit has a few seconds more: what it does not end with then is due
+  /// again with the next chunk, in the next process too. kDeadlineExceeded.
   absl::Status Flush(absl::Time deadline);
 
  private:
@@ -79,6 +83,7 @@ class CorrectionLearning {
   void Learn(const Chunk& chunk);
   bool Due() const;
   bool GoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool FitGoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Fit();
   void OpenSharing();
   /// Tells others, and hears of them.
@@ -115,6 +120,7 @@ class CorrectionLearning {
   bool learns_a_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // that is what it is busy with
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;           // the files lack something
   bool save_asked_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time fits_end_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   bool reset_asked_ ABSL_GUARDED_BY(mutex_) = false;
   bool turn_asked_ ABSL_GUARDED_BY(mutex_) = false;  // to tell others at once
   int updates_ ABSL_GUARDED_BY(mutex_) = 0;          // that wait until the thread is idle

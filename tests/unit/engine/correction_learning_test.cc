@@ -10,10 +10,13 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <numeric>
 #include <sstream>
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "engine/kv/correction_file.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/prompt_runner.h"
@@ -179,6 +182,60 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   updated = true;
   adder.join();
   EXPECT_FALSE(handles.empty());
+}
+
+/// Who stops the server waits for no long fit, and the next process fits as if it had not begun.
+TEST_F(CorrectionLearningTest, AFitGivesUpAtTheEndAndIsDueInTheNextProcess) {
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  const auto runtime = *ModelRuntime::Load(options);
+  const auto chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+  PromptRunner runner(*runtime, *chunk_store);
+  const store::KvFormat& format = runtime->key_space.format;
+  const auto add = [&](CorrectionLearning& learning, int32_t token) {
+    const std::vector<int32_t> tokens(100, token);
+    std::vector<int32_t> rows(tokens.size());
+    std::iota(rows.begin(), rows.end(), 0);
+    const int64_t layer_rows = format.num_layers * static_cast<int64_t>(rows.size());
+    const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
+    const auto budget = learning.fresh_rows().budget;
+    ASSERT_TRUE(budget->Take(values * static_cast<int64_t>(sizeof(float)))) << values;
+    const auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
+    std::fill_n(fresh->data(), values, 1.0f);
+    fresh->row_weights.assign(layer_rows, 1.0f);
+    auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
+    ASSERT_TRUE(stored.ok()) << stored.status();
+    learning.Add(fresh, *std::move(stored->entry), tokens);
+  };
+
+  constexpr int32_t kChunks = 30;
+  CorrectionStats stopped;
+  {
+    // The fit's first look at the clock waits for Flush's, and is long behind it.
+    absl::Notification flushed;
+    const std::thread::id flushes = std::this_thread::get_id();
+    const auto now = [&] {
+      if (std::this_thread::get_id() == flushes) {
+        flushed.Notify();
+        return absl::UnixEpoch();
+      }
+      flushed.WaitForNotification();
+      return absl::UnixEpoch() + absl::Hours(1);
+    };
+    CorrectionLearning learning(*runtime, {.folder = folder_, .now = now});
+    for (int32_t i = 0; i < kChunks; ++i) add(learning, 10 + i);
+    ASSERT_TRUE(learning.Flush(absl::InfiniteFuture()).ok());
+    stopped = learning.Stats();
+    EXPECT_EQ(stopped.fits, 0);
+    EXPECT_GE(stopped.fitted_chunks, 16);
+    EXPECT_GE(stopped.kept_back_chunks, 2);
+    EXPECT_EQ(stopped.fitted_chunks + stopped.kept_back_chunks, kChunks);
+  }
+  CorrectionLearning next(*runtime, {.folder = folder_});
+  add(next, 10 + kChunks);
+  ASSERT_TRUE(next.Flush(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(next.Stats().fits, 1);
+  EXPECT_EQ(next.Stats().tokens, stopped.tokens + 100);
 }
 
 TEST_F(CorrectionLearningTest, OffMeansOff) {
