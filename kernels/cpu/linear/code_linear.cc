@@ -15,9 +15,10 @@ namespace {
 // Rows and their sums stay in the second-level cache beside a block's codes; enough of them that preparing
 // the block costs a few hundredths.
 constexpr int64_t kRowsPerTask = 252;
-// 16 KiB of codes stay in the first-level cache while all rows are multiplied by them.
+// Up to 128 KiB of codes stay in the second-level cache while all rows are multiplied by them. As many as the first-level cache
+// holds, so that results are read and written more often, took up to a tenth longer.
 template <class Code>
-constexpr int64_t kInputsPerPass = 64 * CodedRows<Code>::kPerWord;
+constexpr int64_t kInputsPerPass = 512 * CodedRows<Code>::kPerWord;
 
 // The codes of one block, in the thread's own memory.
 template <class Code>
