@@ -109,20 +109,7 @@ TEST_F(Int16LinearTest, OthersAreAsInF32) {
   const RandomCodes values(rng_, kOutputs, kCols, [](int64_t) { return std::nullopt; });
   for (const int64_t rows : {3, 60}) {
     SCOPED_TRACE(rows);
-    std::normal_distribution<float> normal;
-    std::vector<float> input(rows * kCols);
-    for (float& value : input) value = normal(rng_);
-    std::vector<Tensor> outs;
-    for (Backend* backend : {backend_.get(), f32->get()}) {
-      const auto packed = backend->PackWeights(kOutputs, kCols, WeightUsage::kLinear, values);
-      ASSERT_OK(packed.status());
-      Tensor x(*backend, kF32, rows, kCols), out(*backend, kF32, rows, kOutputs);
-      x.Fill([&](int64_t row, int64_t col) { return input[row * kCols + col]; });
-      ASSERT_OK(backend->Linear(TestStream(*backend), x.view(), **packed, false, out.view()));
-      out.Download();
-      outs.push_back(std::move(out));
-    }
-    ExpectElements(outs[0], [&](int64_t r, int64_t o) -> Expected { return {outs[1].at(r, o), 0}; });
+    ExpectSameProducts(rng_, {backend_.get()}, {f32->get()}, values, rows, kCols, kOutputs);
   }
 }
 

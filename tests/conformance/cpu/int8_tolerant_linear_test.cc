@@ -31,27 +31,6 @@ class Int8TolerantLinearTest : public testing::Test {
     if (!expected) GTEST_SKIP() << "auto takes other products here: " << backend_->Describe();
   }
 
-  // The products of the same rows in two ways.
-  void ExpectSame(Backend& backend, const WeightSource& source, WeightUsage usage, int64_t rows, int64_t cols,
-                  int64_t outputs) {
-    std::normal_distribution<float> normal;
-    std::vector<float> input(rows * cols);
-    for (float& value : input) value = normal(rng_);
-    std::vector<Tensor> outs;
-    const std::pair<Backend*, WeightUsage> ways[] = {{backend_.get(), WeightUsage::kTolerantLinear},
-                                                     {&backend, usage}};
-    for (const auto& [way, as] : ways) {
-      const auto packed = way->PackWeights(outputs, cols, as, source);
-      ASSERT_OK(packed.status());
-      Tensor x(*way, kF32, rows, cols), out(*way, kF32, rows, outputs);
-      x.Fill([&](int64_t row, int64_t col) { return input[row * cols + col]; });
-      ASSERT_OK(way->Linear(TestStream(*way), x.view(), **packed, false, out.view()));
-      out.Download();
-      outs.push_back(std::move(out));
-    }
-    ExpectElements(outs[0], [&](int64_t r, int64_t o) -> Expected { return {outs[1].at(r, o), 0}; });
-  }
-
   std::unique_ptr<Backend> backend_;
   Rng rng_{20261127};
 };
@@ -135,7 +114,8 @@ TEST_F(Int8TolerantLinearTest, OthersAreIn16Bits) {
     for (const int64_t rows : {1, 9, 32, 60}) {
       if (rows > 32 && f < 4) continue;
       SCOPED_TRACE(testing::Message() << "format " << f << ", " << rows << " rows");
-      ExpectSame(*backend_, weights, WeightUsage::kLinear, rows, kCols, kOutputs);
+      ExpectSameProducts(rng_, {backend_.get(), WeightUsage::kTolerantLinear}, {backend_.get()}, weights,
+                         rows, kCols, kOutputs);
     }
   }
 }
@@ -146,15 +126,8 @@ TEST_F(Int8TolerantLinearTest, LayersAskedForIn16BitsAre) {
   auto int16 = CreateCpuBackend({.num_threads = 3, .gemm = Gemm::kInt16});
   ASSERT_OK(int16.status());
   const RandomCodes weights(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });
-  const auto tolerant = (*int16)->PackWeights(kOutputs, kCols, WeightUsage::kTolerantLinear, weights).value();
-  const auto strict = (*int16)->PackWeights(kOutputs, kCols, WeightUsage::kLinear, weights).value();
-  Tensor x(**int16, kF32, kRows, kCols), out(**int16, kF32, kRows, kOutputs),
-      same(**int16, kF32, kRows, kOutputs);
-  x.Randomize(rng_);
-  ASSERT_OK((*int16)->Linear(TestStream(**int16), x.view(), *tolerant, false, out.view()));
-  ASSERT_OK((*int16)->Linear(TestStream(**int16), x.view(), *strict, false, same.view()));
-  same.Download();
-  ExpectElements(out, [&](int64_t r, int64_t o) -> Expected { return {same.at(r, o), 0}; });
+  ExpectSameProducts(rng_, {int16->get(), WeightUsage::kTolerantLinear}, {int16->get()}, weights, kRows,
+                     kCols, kOutputs);
 }
 
 }  // namespace

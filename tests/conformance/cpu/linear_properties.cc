@@ -58,6 +58,25 @@ Expected WideProduct(int64_t cols, const std::function<double(int64_t)>& activat
   return {sum, 1.001 * bound};
 }
 
+void ExpectSameProducts(Rng& rng, const WayToMultiply& one, const WayToMultiply& other,
+                        const WeightSource& weights, int64_t num_rows, int64_t num_cols,
+                        int64_t num_outputs) {
+  std::normal_distribution<float> normal;
+  std::vector<float> input(num_rows * num_cols);
+  for (float& value : input) value = normal(rng);
+  std::vector<Tensor> outs;
+  for (const auto& [backend, usage] : {one, other}) {
+    const auto packed = backend->PackWeights(num_outputs, num_cols, usage, weights);
+    ASSERT_OK(packed.status());
+    Tensor x(*backend, kF32, num_rows, num_cols), out(*backend, kF32, num_rows, num_outputs);
+    x.Fill([&](int64_t row, int64_t col) { return input[row * num_cols + col]; });
+    ASSERT_OK(backend->Linear(TestStream(*backend), x.view(), **packed, false, out.view()));
+    out.Download();
+    outs.push_back(std::move(out));
+  }
+  ExpectElements(outs[0], [&](int64_t r, int64_t o) -> Expected { return {outs[1].at(r, o), 0}; });
+}
+
 void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs,
                        std::initializer_list<int64_t> parts) {
   const int64_t rows = x.rows();

@@ -27,6 +27,15 @@ Expected WideProduct(int64_t cols, const std::function<double(int64_t col)>& act
 void ExpectSameInParts(Backend& backend, const PackedWeights& weights, Tensor& x, int64_t num_outputs,
                        std::initializer_list<int64_t> parts);
 
+/// A backend, and what it packs weights for.
+struct WayToMultiply {
+  Backend* backend;
+  WeightUsage usage = WeightUsage::kLinear;
+};
+/// Rows of normal values have bit for bit the same products with `weights` in both ways.
+void ExpectSameProducts(Rng& rng, const WayToMultiply& one, const WayToMultiply& other,
+                        const WeightSource& weights, int64_t num_rows, int64_t num_cols, int64_t num_outputs);
+
 /// A row that goes to an expert of one format has the same bits whether its neighbour goes there too, or to one of another
 /// format.
 void ExpectSameBesideOtherFormats(Backend& backend);

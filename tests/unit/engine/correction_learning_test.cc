@@ -140,6 +140,19 @@ TEST_F(CorrectionLearningTest, ATextIsFittedOrJudgesInAllNamespaces) {
   EXPECT_EQ(std::min(stats.fitted_chunks, stats.kept_back_chunks), 0);
 }
 
+/// What a prompt computed of some of its chunk's tokens: ones, everywhere. Null: learning has no room for it.
+std::shared_ptr<blend::FreshRows> RowsOfOnes(CorrectionLearning& learning, const store::KvFormat& format,
+                                             const std::vector<int32_t>& rows) {
+  const int64_t layer_rows = format.num_layers * static_cast<int64_t>(rows.size());
+  const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
+  const auto budget = learning.fresh_rows().budget;
+  if (!budget->Take(values * static_cast<int64_t>(sizeof(float)))) return nullptr;
+  auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
+  std::fill_n(fresh->data(), values, 1.0f);
+  fresh->row_weights.assign(layer_rows, 1.0f);
+  return fresh;
+}
+
 /// Chunks come faster than they are learned from: who resets does not wait for a moment without any.
 TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   EngineOptions options = EngineFixture::Options();
@@ -151,14 +164,8 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   CorrectionLearning learning(*runtime, {});
   std::vector<int32_t> rows(2'000);  // of a few tokens, again and again: learning from them takes its time
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i % tokens.size());
-  const store::KvFormat& format = runtime->key_space.format;
-  const int64_t layer_rows = format.num_layers * static_cast<int64_t>(rows.size());
-  const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
-  const auto budget = learning.fresh_rows().budget;
-  ASSERT_TRUE(budget->Take(values * static_cast<int64_t>(sizeof(float)))) << values;
-  const auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
-  std::fill_n(fresh->data(), values, 1.0f);
-  fresh->row_weights.assign(layer_rows, 1.0f);
+  const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
+  ASSERT_NE(fresh, nullptr);
 
   constexpr size_t kMost = 200;
   std::deque<store::ChunkHandle> handles;
@@ -191,18 +198,12 @@ TEST_F(CorrectionLearningTest, AFitGivesUpAtTheEndAndIsDueInTheNextProcess) {
   const auto runtime = *ModelRuntime::Load(options);
   const auto chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
   PromptRunner runner(*runtime, *chunk_store);
-  const store::KvFormat& format = runtime->key_space.format;
   const auto add = [&](CorrectionLearning& learning, int32_t token) {
     const std::vector<int32_t> tokens(100, token);
     std::vector<int32_t> rows(tokens.size());
     std::iota(rows.begin(), rows.end(), 0);
-    const int64_t layer_rows = format.num_layers * static_cast<int64_t>(rows.size());
-    const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
-    const auto budget = learning.fresh_rows().budget;
-    ASSERT_TRUE(budget->Take(values * static_cast<int64_t>(sizeof(float)))) << values;
-    const auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
-    std::fill_n(fresh->data(), values, 1.0f);
-    fresh->row_weights.assign(layer_rows, 1.0f);
+    const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
+    ASSERT_NE(fresh, nullptr);
     auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
     ASSERT_TRUE(stored.ok()) << stored.status();
     learning.Add(fresh, *std::move(stored->entry), tokens);

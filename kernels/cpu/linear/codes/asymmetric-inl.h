@@ -89,10 +89,7 @@ void MultiplyAsymmetricVectors(const AsymmetricRows& rows, const BlockCodes& blo
     }
     HalfTile(weights + kHalfWords * kAsymmetricWidth, codes->codes + AsymmetricGroup::kHalfInputs, sums);
     GroupScales scales[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t index = group * kPackedBlock + v * Ops::kLanes;
-      scales[v] = {Ops::LoadFloats(block.steps + index), Ops::LoadFloats(block.minimums + index)};
-    }
+    for (int v = 0; v < kVectors; ++v) scales[v] = ScalesOf(block, group, v);
     for (int r = 0; r < kRows; ++r) {
       const float step = rows.steps[group * kRows + r], sum = rows.sums[group * kRows + r];
       const Ops::Ints multiple = Ops::Set(WordOfCodes(codes[r].multiples[1]));

@@ -149,6 +149,12 @@ void Expand(const QuantizedColumn& column, int64_t group, const BlockCodes& out)
   ExpandScales(column, group, out);
 }
 
+// v: which vector of outputs
+HWY_INLINE GroupScales ScalesOf(const BlockCodes& block, int64_t group, int v) {
+  const int64_t index = group * kPackedBlock + v * Ops::kLanes;
+  return {Ops::LoadFloats(block.steps + index), Ops::LoadFloats(block.minimums + index)};
+}
+
 // block, out: of the first output
 template <int kBits, int kWords>
 void MultiplyVectors(const RowCodes& rows, const BlockCodes& block, int64_t first_group, int64_t num_groups,
@@ -165,8 +171,7 @@ void MultiplyVectors(const RowCodes& rows, const BlockCodes& block, int64_t firs
     Ops::template Tile<kBits, kWords>(block.codes + group * kWords * kPackedBlock,
                                       rows.codes + group * kRows * kWords * kCodesPerWord, products);
     for (int v = 0; v < kVectors; ++v) {
-      const int64_t index = group * kPackedBlock + v * Ops::kLanes;
-      const GroupScales scales{Ops::LoadFloats(block.steps + index), Ops::LoadFloats(block.minimums + index)};
+      const GroupScales scales = ScalesOf(block, group, v);
       for (int r = 0; r < kRows; ++r) {
         totals[r][v] = AddGroup(Ops::ToFloats(products[r][v]), scales, rows.steps[group * kRows + r],
                                 rows.sums[group * kRows + r], totals[r][v]);

@@ -73,10 +73,7 @@ void MultiplyPairVectors(const RowPairs& rows, const BlockCodes& block, int64_t 
     PairTile<kWords, kPackedBlock>(block.codes + group * kWords * kPackedBlock,
                                    rows.codes + group * kRows * kWords * RowPairs::kPerWord, products);
     GroupScales scales[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      const int64_t index = group * kPackedBlock + v * Ops::kLanes;
-      scales[v] = {Ops::LoadFloats(block.steps + index), Ops::LoadFloats(block.minimums + index)};
-    }
+    for (int v = 0; v < kVectors; ++v) scales[v] = ScalesOf(block, group, v);
     // Totals lie in the output meanwhile: the registers are full of products.
     for (int r = 0; r < kRows; ++r) {
       const float step = rows.steps[group * kRows + r], sum = rows.sums[group * kRows + r];
