@@ -68,6 +68,11 @@ class Loader {
  private:
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
   absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
+  /// Of matrices other than Q, K and V. What is rounded in the first and in the last layer changes answers most.
+  WeightUsage UsageIn(int32_t layer) const {
+    return layer == 0 || layer + 1 == config_.num_layers ? WeightUsage::kLinear
+                                                         : WeightUsage::kTolerantLinear;
+  }
   void CountRead(int64_t bytes) {
     // A matrix that cannot be kept as codes is read once more.
     read_bytes_ = std::min(read_bytes_ + bytes, total_bytes_);
@@ -206,8 +211,8 @@ absl::Status Loader::LoadMlp(int32_t layer, LayerWeights& weights) {
   }
   std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
   if (config_.architecture->fused_tensors) gate_up = {{name("ffn_up.weight"), 2 * ffn}};
-  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, WeightUsage::kTolerantLinear, weights.gate_up));
-  return Pack({{name("ffn_down.weight"), hidden}}, ffn, WeightUsage::kLinear, weights.down);
+  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, UsageIn(layer), weights.gate_up));
+  return Pack({{name("ffn_down.weight"), hidden}}, ffn, UsageIn(layer), weights.down);
 }
 
 absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
@@ -223,8 +228,8 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
   KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
                                /*rotated_heads=*/config_.num_heads + config_.num_kv_heads));
   KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));
-  KVBLEND_RETURN_IF_ERROR(Pack({{name("attn_output.weight"), hidden}}, query_dim,
-                               WeightUsage::kTolerantLinear, weights.attn_output));
+  KVBLEND_RETURN_IF_ERROR(
+      Pack({{name("attn_output.weight"), hidden}}, query_dim, UsageIn(layer), weights.attn_output));
   KVBLEND_RETURN_IF_ERROR(LoadMlp(layer, weights));
   if (!config_.architecture->post_norms) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(

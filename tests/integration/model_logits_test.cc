@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/base/config.h"
+#include "absl/functional/function_ref.h"
 #include "engine/kv/page_pool.h"
 #include "engine/model/gguf/gguf_file.h"
 #include "engine/model/model_config.h"
@@ -47,21 +48,34 @@ double Max(const std::vector<double>& values) { return *std::max_element(values.
 class ModelLogitsTest : public ::testing::Test {
  protected:
   // Full prefill of the fixture's first `num_tokens` tokens, compared with the fixture at each of its
-  // positions.
+  // positions, and at all of them with f32's logits, if there are any.
   void Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens);
-  // The same on the CPU.
-  void CompareOnCpu(kernels::CpuBackendOptions options, DataType kv_dtype, int32_t num_tokens) {
-    const auto backend = kernels::CreateCpuBackend(options);
+  // The same on the CPU, of kNumTokens. Products in f32 come first: they are as good as float64's (CpuInFp32), of which
+  // the fixture has logits of few positions.
+  void CompareOnCpu(kernels::CpuBackendOptions options, DataType kv_dtype) {
+    const auto f32 = kernels::CreateCpuBackend({.gemm = Gemm::kF32}),
+               backend = kernels::CreateCpuBackend(options);
+    ASSERT_OK(f32.status());
     ASSERT_OK(backend.status());
-    Compare(**backend, kv_dtype, num_tokens);
+    ASSERT_NO_FATAL_FAILURE(
+        Prefill(**f32, DataType::kF32, kNumTokens, [&](int32_t /*position*/, absl::Span<const float> logits) {
+          f32_logits_.insert(f32_logits_.end(), logits.begin(), logits.end());
+        }));
+    Compare(**backend, kv_dtype, kNumTokens);
   }
 
   std::vector<double> full_kl_;     // at the fixture's full positions: exact
   std::vector<double> partial_kl_;  // at its partial positions: lower bounds
+  std::vector<double> f32_kl_;      // from f32, at all positions; empty without f32's logits
   int32_t same_top1_ = 0;           // of all positions
 
  private:
+  using OfPosition = absl::FunctionRef<void(int32_t position, absl::Span<const float> logits)>;
+  // Calls of_position for every position, from the first to the last.
+  void Prefill(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens, OfPosition of_position);
   void ComparePosition(const LogitsFixture& fixture, int32_t position, absl::Span<const float> logits);
+
+  std::vector<float> f32_logits_;  // [position, vocab]
 };
 
 void ModelLogitsTest::ComparePosition(const LogitsFixture& fixture, int32_t position,
@@ -74,11 +88,18 @@ void ModelLogitsTest::ComparePosition(const LogitsFixture& fixture, int32_t posi
   for (const auto& partial : fixture.partial) {
     if (partial.position == position) partial_kl_.push_back(KlDivergence(partial, logits));
   }
+  if (f32_logits_.empty()) return;
+  const auto* f32 = f32_logits_.data() + position * static_cast<int64_t>(logits.size());
+  f32_kl_.push_back(KlDivergence(test_support::FullPosition{position, {f32, f32 + logits.size()}}, logits));
 }
 
-void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens) {
-  auto fixture =
-      test_support::ReadLogitsFixture(KVBLEND_SOURCE_DIR "/tests/fixtures/logits/musique_3_passages.bin");
+absl::StatusOr<LogitsFixture> ReadFixture() {
+  return test_support::ReadLogitsFixture(KVBLEND_SOURCE_DIR "/tests/fixtures/logits/musique_3_passages.bin");
+}
+
+void ModelLogitsTest::Prefill(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens,
+                              OfPosition of_position) {
+  const auto fixture = ReadFixture();
   ASSERT_OK(fixture.status());
   ASSERT_LE(num_tokens, static_cast<int32_t>(fixture->token_ids.size()));
   auto file = GgufFile::Open(test_support::RealModelPath(KVBLEND_SOURCE_DIR));
@@ -137,15 +158,26 @@ void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int3
     ASSERT_OK(backend.CopyToHost(**stream, logits.data(), (*device_logits)->data(), rows * vocab * 4));
     ASSERT_OK(backend.Synchronize(**stream));
     for (int32_t row = 0; row < rows; ++row) {
-      ComparePosition(*fixture, begin + row, absl::MakeConstSpan(logits).subspan(row * vocab, vocab));
+      of_position(begin + row, absl::MakeConstSpan(logits).subspan(row * vocab, vocab));
     }
   }
+}
+
+void ModelLogitsTest::Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens) {
+  const auto fixture = ReadFixture();
+  ASSERT_OK(fixture.status());
+  ASSERT_NO_FATAL_FAILURE(
+      Prefill(backend, kv_dtype, num_tokens, [&](int32_t position, absl::Span<const float> logits) {
+        ComparePosition(*fixture, position, logits);
+      }));
   ASSERT_FALSE(full_kl_.empty());
   ASSERT_FALSE(partial_kl_.empty());
   std::printf(
       "%s, kv %s, %d tokens: exact KL mean %.3g, max %.3g; lower bound mean %.3g, max %.3g; same top-1 %d\n",
       backend.Describe().c_str(), std::string(Name(kv_dtype)).c_str(), num_tokens, Mean(full_kl_),
       Max(full_kl_), Mean(partial_kl_), Max(partial_kl_), same_top1_);
+  if (!f32_kl_.empty())
+    std::printf("  from f32 at all tokens: KL mean %.3g, max %.3g\n", Mean(f32_kl_), Max(f32_kl_));
 }
 
 // Plain loops are slow: 48 tokens hold two positions with an exact KL and six with a lower bound.
@@ -157,7 +189,9 @@ TEST_F(ModelLogitsTest, ReferenceInFp32) {
 }
 
 TEST_F(ModelLogitsTest, CpuInFp32) {
-  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kF32}, DataType::kF32, kNumTokens));
+  const auto backend = kernels::CreateCpuBackend({.gemm = Gemm::kF32});
+  ASSERT_OK(backend.status());
+  ASSERT_NO_FATAL_FAILURE(Compare(**backend, DataType::kF32, kNumTokens));
   EXPECT_LT(Max(full_kl_), 1e-6);
   EXPECT_LT(Max(partial_kl_), 1e-6);
   EXPECT_GE(same_top1_, kNumTokens - 1) << "more than a tie";
@@ -165,7 +199,7 @@ TEST_F(ModelLogitsTest, CpuInFp32) {
 
 // As the server runs it: bf16 GEMMs where the processor has them, KV in bf16.
 TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
-  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kBF16, kNumTokens));
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kBF16));
   EXPECT_LT(Mean(full_kl_), 1e-3);
   EXPECT_LT(Mean(partial_kl_), 1e-3);
   // One position may be worse (measured: 3.5e-3), but not by much.
@@ -178,7 +212,7 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
 TEST_F(ModelLogitsTest, ActivationsInInt16) {
   const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt16}).status();
   if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();
-  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt16}, DataType::kBF16, kNumTokens));
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt16}, DataType::kBF16));
   EXPECT_LT(Mean(full_kl_), 5e-4);
   EXPECT_LT(Mean(partial_kl_), 5e-4);
   EXPECT_GE(same_top1_, 0.99 * kNumTokens);
@@ -186,7 +220,7 @@ TEST_F(ModelLogitsTest, ActivationsInInt16) {
 
 // What 8 bits cost (docs/performance.md). Not the defaults: those stay below a mean of 2e-3.
 TEST_F(ModelLogitsTest, PagesInInt8) {
-  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kInt8, kNumTokens));
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kInt8));
   // Measured: 3.0e-3, 1.3e-3 and 0.989; of the first 300 tokens alone 5.5e-3, 1.7e-3 and 0.977.
   EXPECT_LT(Mean(full_kl_), 1e-2);
   EXPECT_LT(Mean(partial_kl_), 4e-3);
@@ -196,7 +230,7 @@ TEST_F(ModelLogitsTest, PagesInInt8) {
 TEST_F(ModelLogitsTest, ProductsInInt8) {
   const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt8}).status();
   if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();
-  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt8}, DataType::kBF16, kNumTokens));
+  ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt8}, DataType::kBF16));
   // Measured: 0.0042, 0.0024 and 0.977.
   EXPECT_LT(Mean(full_kl_), 1.5e-2);
   EXPECT_LT(Mean(partial_kl_), 8e-3);

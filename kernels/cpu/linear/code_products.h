@@ -20,8 +20,8 @@
 //
 // Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the processor has
 // kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that the most that a group holds and
-// the least both have a code. Steps of the two halves of 32 inputs are small multiples of one step, so that sums of both are
-// added as integers. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+// the least both have a code. Steps are small multiples of one step of the row, so that sums are added as integers, and
+// what is small beside the row's largest is as coarse as in 16 bits at most. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 // Inference", CVPR 2018, section 2, have zero points; weights' sums, which these are multiplied by, are made with the block.
 #pragma once
 
@@ -54,16 +54,17 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
-/// A group of 32 inputs in 8 bits; value = step * multiple * (code - zero point), multiple and zero point of its half.
+/// A group of 32 inputs in 8 bits, of which one half are the even ones and the other the odd ones; value = the row's step *
+/// multiple * (code - zero point), multiple and zero point of its half.
 struct AsymmetricGroup {
   static constexpr int64_t kInputs = 32, kHalfInputs = 16;
   static constexpr int32_t kLargestMultiple = 255;
-  /// Of weights: with 5 a half's products fit into sums of 16 bits (codes/asymmetric-inl.h).
+  /// Of weights: sums of 16 bits hold the products of half a half's inputs (codes/asymmetric-inl.h).
   static constexpr int32_t kMostWeightBits = 5;
 
-  int8_t codes[kInputs];    // in the order of words
-  int16_t multiples[2][2];  // of each half, twice: for its even and its odd sums
-  int16_t zeros[2];         // -multiple * zero point, which is -128 .. 127
+  int8_t codes[kInputs];  // in the order of words
+  int16_t multiples[2];   // of the even and of the odd inputs, as the two sums of 16 bits that words have
+  int16_t zeros[2];       // -multiple * zero point, which is -128 .. 127
 };
 static_assert(AsymmetricGroup::kLargestMultiple * 128 <= INT16_MAX);
 
@@ -82,7 +83,8 @@ constexpr int64_t WideGroup(int64_t cols) {
 }
 
 /// Rows of activations; value = step * code. Columns are padded to kChunkInputs and whole groups with zeros. Rows that are
-/// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other.
+/// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other. Asymmetric
+/// rows have one step each, that of their first group, and sums in such steps.
 template <class Code>
 struct CodedRows {
   static constexpr bool kAsymmetric = std::is_same_v<Code, AsymmetricGroup>;

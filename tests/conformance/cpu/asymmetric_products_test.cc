@@ -14,7 +14,10 @@ namespace {
 
 constexpr int64_t kGroup = AsymmetricGroup::kInputs, kHalf = AsymmetricGroup::kHalfInputs;
 
-// A tile of rows; code and multiple by row and input, zero point by row and half.
+// Halves of a row are counted through: twice the group, and one more for its odd inputs.
+int64_t HalfOf(int64_t input) { return input / kGroup * 2 + input % 2; }
+
+// A tile of rows; code by row and input, multiple and zero point by row and half.
 struct AsymmetricTile {
   template <typename Code, typename Multiple, typename ZeroPoint>
   AsymmetricTile(int64_t count, int64_t cols, Code code, Multiple multiple, ZeroPoint zero_point)
@@ -25,12 +28,12 @@ struct AsymmetricTile {
         rows{codes.data(), steps.data(), sums.data(), cols, kGroup, count} {
     for (int64_t r = 0; r < count; ++r) {
       for (int64_t c = 0; c < cols; ++c) {
-        const int64_t g = c / kGroup, half = c % kGroup / kHalf, place = c % kGroup / 8 * 8 + kPlaces[c % 8];
+        const int64_t g = c / kGroup, place = c % kGroup / 8 * 8 + kPlaces[c % 8];
         AsymmetricGroup& group = codes[g * count + r];
-        const int factor = multiple(r, c / kHalf), zero = zero_point(r, c / kHalf);
+        const int factor = multiple(r, HalfOf(c)), zero = zero_point(r, HalfOf(c));
         group.codes[place] = static_cast<int8_t>(code(r, c));
-        group.multiples[half][0] = group.multiples[half][1] = static_cast<int16_t>(factor);
-        group.zeros[half] = static_cast<int16_t>(-factor * zero);
+        group.multiples[c % 2] = static_cast<int16_t>(factor);
+        group.zeros[c % 2] = static_cast<int16_t>(-factor * zero);
         values[r * cols + c] = factor * (code(r, c) - zero);
         sums[g * count + r] += static_cast<float>(values[r * cols + c]);
       }
@@ -64,7 +67,8 @@ class AsymmetricProductsTest : public CodeKernelsTest {
                            .steps = steps.data(),
                            .minimums = minimums.data(),
                            .words = words,
-                           .width = own.width};
+                           .width = own.width,
+                           .bits = matrix.largest_bits()};
     for (int64_t c = 0; c < matrix.num_columns(); ++c) {
       own.expand(matrix.column(c), kGroup, block.Output(c * kColumnOutputs));
     }
@@ -144,16 +148,13 @@ TEST_F(AsymmetricProductsTest, RandomOnesAreAsInDouble) {
           rows, cols, [&](int64_t r, int64_t c) { return drawn[r * cols + c]; },
           [&](int64_t r, int64_t h) { return factors[r * cols / kHalf + h]; },
           [&](int64_t r, int64_t h) { return zeros[r * cols / kHalf + h]; });
-      for (size_t i = 0; i < tile.steps.size(); ++i) {
-        tile.steps[i] = 0x1p-7f * static_cast<float>(1 + i % 5);
-        tile.sums[i] *= tile.steps[i];
-      }
+      for (int64_t r = 0; r < rows; ++r) tile.steps[r] = 0x1p-7f * static_cast<float>(1 + r % 5);
       const std::vector<float> out = Products(*kernels, *matrix, tile.rows);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t o = 0; o < kPackedBlock; ++o) {
           double sum = 0, magnitude = 0;
           for (int64_t c = 0; c < cols; ++c) {
-            const double x = double{tile.steps[c / kGroup * rows + r]} * tile.values[r * cols + c];
+            const double x = double{tile.steps[r]} * tile.values[r * cols + c];
             sum += x * source.at(o, c);
             magnitude += std::abs(x) * source.Magnitude(o, c);
           }
@@ -170,23 +171,21 @@ std::vector<double> ValuesOf(const AsymmetricRows& row) {
   for (int64_t g = 0; g < row.groups(); ++g) {
     const AsymmetricGroup& group = row.codes[g];
     for (int64_t c = 0; c < kGroup; ++c) {
-      const int64_t half = c / kHalf;
-      EXPECT_EQ(group.multiples[half][0], group.multiples[half][1]);
-      const int multiple = group.multiples[half][0];
-      values.push_back(double{row.steps[g]} *
-                       (multiple * group.codes[c / 8 * 8 + kPlaces[c % 8]] + group.zeros[half]));
+      values.push_back(
+          double{row.steps[0]} *
+          (group.multiples[c % 2] * group.codes[c / 8 * 8 + kPlaces[c % 8]] + group.zeros[c % 2]));
     }
   }
   return values;
 }
 
-// Of any size, of one sign or of both, also where the halves of a group are of very different size: within half a step of a
-// half's own range, and what is 0 is exactly that.
+// Of any size, of one sign or of both, also where a row's halves are of very different size: within half a step of a half's
+// own range, and what is 0 is exactly that.
 TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
   Rng rng(20261127);
   std::normal_distribution<float> normal;
   for (int exponent = -140; exponent <= 118; exponent += 3) {
-    for (int shape = 0; shape < 5; ++shape) {
+    for (int shape = 0; shape < 6; ++shape) {
       SCOPED_TRACE(testing::Message() << "2^" << exponent << ", shape " << shape);
       constexpr int64_t kCols = 83;  // 13 zeros behind them
       std::vector<float> x(kCols);
@@ -196,7 +195,8 @@ TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
                              : shape == 1 ? std::abs(value)
                              : shape == 2 ? -5.0f - value
                              : shape == 3 ? (c % 7 == 0 ? 0.0f : value)
-                                          : std::ldexp(value, c / kHalf % 2 == 0 ? 0 : -7);
+                             : shape == 4 ? std::ldexp(value, c % 2 == 0 ? 0 : -7)
+                                          : std::ldexp(value, c / kGroup == 1 ? 0 : -20);
         x[c] = std::ldexp(shaped, exponent);
       }
       AsymmetricGroup groups[3];
@@ -204,35 +204,36 @@ TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
       const AsymmetricRows row{groups, steps, sums, 3 * kGroup, kGroup};
       simd::QuantizeActivations(x.data(), kF32, kCols, row);
       x.resize(3 * kGroup);
+      float least[6] = {}, most[6] = {};
+      for (int64_t c = 0; c < 3 * kGroup; ++c) {
+        least[HalfOf(c)] = std::min(least[HalfOf(c)], x[c]);
+        most[HalfOf(c)] = std::max(most[HalfOf(c)], x[c]);
+      }
+      double wanted[6], largest = 0;
+      for (int half = 0; half < 6; ++half) {
+        wanted[half] = (double{most[half]} - least[half]) / 254;
+        largest = std::max(largest, wanted[half]);
+      }
       const std::vector<double> values = ValuesOf(row);
-      for (int64_t g = 0; g < 3; ++g) {
-        double most_of_group = 0, sum = 0;
-        double wanted[2];
-        for (int64_t half = 0; half < 2; ++half) {
-          float least = 0, most = 0;
-          for (int64_t c = 0; c < kHalf; ++c) {
-            least = std::min(least, x[g * kGroup + half * kHalf + c]);
-            most = std::max(most, x[g * kGroup + half * kHalf + c]);
-          }
-          wanted[half] = (double{most} - least) / 254;
-          most_of_group = std::max(most_of_group, wanted[half]);
+      double sum = 0;
+      for (int64_t c = 0; c < 3 * kGroup; ++c) {
+        // Steps are multiples of 1/255 of the largest one; nothing at all of numbers that nobody needs.
+        const double step = wanted[HalfOf(c)] + largest / AsymmetricGroup::kLargestMultiple;
+        ASSERT_NEAR(values[c], x[c], std::max(0.5001 * step, 0x1p-102)) << c;
+        if (x[c] == 0) {
+          ASSERT_EQ(values[c], 0) << c;
         }
-        for (int64_t c = g * kGroup; c < (g + 1) * kGroup; ++c) {
-          // Steps are multiples of 1/255 of the larger one; nothing at all of numbers that nobody needs.
-          const double step = wanted[c % kGroup / kHalf] + most_of_group / AsymmetricGroup::kLargestMultiple;
-          ASSERT_NEAR(values[c], x[c], std::max(0.5001 * step, 0x1p-102)) << c;
-          if (x[c] == 0) {
-            ASSERT_EQ(values[c], 0) << c;
-          }
-          sum += values[c];
-        }
-        ASSERT_NEAR(sums[g], sum, std::abs(sum) * 0x1p-23 + 0x1p-149);
+        sum += values[c];
+        if (c % kGroup < kGroup - 1) continue;
+        EXPECT_EQ(steps[c / kGroup], steps[0]);
+        ASSERT_NEAR(double{sums[c / kGroup]} * steps[0], sum, std::abs(sum) * 0x1p-23 + 0x1p-149);
+        sum = 0;
       }
     }
   }
 }
 
-TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsGroup) {
+TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsRow) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (int64_t place = 0; place < 2 * kGroup; place += 9) {
@@ -242,8 +243,7 @@ TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsGroup) {
       float steps[2], sums[2];
       simd::QuantizeActivations(x.data(), kF32, 2 * kGroup,
                                 AsymmetricRows{groups, steps, sums, 2 * kGroup, kGroup});
-      EXPECT_TRUE(std::isnan(steps[place / kGroup])) << bad << " at " << place;
-      EXPECT_TRUE(std::isfinite(steps[1 - place / kGroup])) << bad << " at " << place;
+      EXPECT_TRUE(std::isnan(steps[0])) << bad << " at " << place;
     }
   }
 }

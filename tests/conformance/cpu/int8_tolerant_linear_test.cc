@@ -56,26 +56,25 @@ TEST_F(Int8TolerantLinearTest, APromptsRowsAreRoundedToTheNearestCode) {
       out.Randomize(rng_);
       ASSERT_OK(backend_->Linear(TestStream(*backend_), x.view(), **packed, accumulate, out.view()));
       ExpectElements(out, [&](int64_t r, int64_t o) -> Expected {
-        double sum = accumulate ? out.at(r, o) : 0, error = 0, magnitude = std::abs(sum);
-        for (int64_t first = 0; first < cols; first += 32) {
-          double range[2] = {}, weight[2] = {};
-          for (int64_t half = 0; half < 2; ++half) {
-            double least = 0, most = 0;
-            for (int64_t c = first + 16 * half; c < first + 16 * (half + 1); ++c) {
-              sum += x.at(r, c) * weights.at(o, c);
-              magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
-              least = std::min<double>(least, x.at(r, c));
-              most = std::max<double>(most, x.at(r, c));
-              weight[half] += std::abs(weights.at(o, c));
-            }
-            range[half] = most - least;
+        double sum = accumulate ? out.at(r, o) : 0, error = 0, magnitude = std::abs(sum), largest = 0,
+               weight = 0;
+        for (int64_t half = 0; half < cols / 16; ++half) {  // the even inputs of 32, or the odd ones
+          double least = 0, most = 0, own_weight = 0;
+          for (int64_t c = half / 2 * 32 + half % 2; c < (half / 2 + 1) * 32; c += 2) {
+            sum += x.at(r, c) * weights.at(o, c);
+            magnitude += std::abs(x.at(r, c)) * weights.Magnitude(o, c);
+            least = std::min<double>(least, x.at(r, c));
+            most = std::max<double>(most, x.at(r, c));
+            own_weight += std::abs(weights.at(o, c));
           }
-          const double unit = std::max(range[0], range[1]) / AsymmetricGroup::kLargestMultiple;
-          for (int64_t half = 0; half < 2; ++half) {
-            error += (range[half] + unit) / (2 * 254) * weight[half];
-            magnitude += unit * weight[half];
-          }
+          largest = std::max(largest, most - least);
+          error += (most - least) / (2 * 254) * own_weight;
+          weight += own_weight;
         }
+        // Steps are whole multiples of one.
+        const double unit = largest / AsymmetricGroup::kLargestMultiple;
+        error += unit / (2 * 254) * weight;
+        magnitude += unit * weight;
         return {sum, 1.001 * error + 32 * 0x1p-24 * magnitude};
       });
     }
