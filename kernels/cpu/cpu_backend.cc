@@ -40,12 +40,16 @@ constexpr int kMaxThreads = 1024;
 
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
+std::string DescribeCodes(const char* what, const CodeKernels* kernels) {
+  return kernels == nullptr ? "" : absl::StrCat(what, " (", std::string(kernels->name), "), ");
+}
+
 class CpuBackend final : public HostBackend {
  public:
   CpuBackend(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* codes,
-             const CodeKernels* pairs, bool rounds_tolerant, const Tiles& bf16_tiles,
+             const CodeKernels* pairs, const CodeKernels* tolerant, const Tiles& bf16_tiles,
              const Tiles* int16_tiles)
-      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, rounds_tolerant,
+      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, tolerant,
                  simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
 
   int num_threads() const { return context_.pool.num_threads(); }
@@ -53,11 +57,8 @@ class CpuBackend final : public HostBackend {
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat(
-        "cpu: ", num_threads(), " threads, GEMM in ",
-        context_.codes != nullptr   ? absl::StrCat("int8 (", std::string(context_.codes->name), ") and ")
-        : context_.pairs != nullptr ? absl::StrCat("int16", context_.rounds_tolerant ? ", int8" : "", " (",
-                                                   std::string(context_.pairs->name), ") and ")
-                                    : "",
+        "cpu: ", num_threads(), " threads, GEMM in ", DescribeCodes("int8", context_.codes),
+        DescribeCodes("int16", context_.pairs), DescribeCodes("asymmetric int8", context_.tolerant),
         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
         simd::TargetName(), ", attention in ",
         std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
@@ -321,8 +322,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   DataType gemm = DataType::kF32;
-  const CodeKernels *codes = nullptr, *pairs = nullptr;
-  bool rounds_tolerant = false;
+  const CodeKernels *codes = nullptr, *pairs = nullptr, *tolerant = nullptr;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
@@ -344,7 +344,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
       if (gemm == DataType::kF32) pairs = FasterThanF32Kernels();
-      rounds_tolerant = pairs != nullptr && pairs->asymmetric.multiply != nullptr;
+      if (pairs != nullptr && pairs->asymmetric.multiply != nullptr) tolerant = pairs;
       break;
     case CpuBackendOptions::Gemm::kF32:
       break;
@@ -368,7 +368,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
   auto backend =
-      std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs, rounds_tolerant,
+      std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs, tolerant,
                                    own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
   if (backend->num_threads() == num_threads) return backend;
   return absl::ResourceExhaustedError(absl::StrCat(

@@ -202,25 +202,24 @@ absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWe
   return ManyRows(context, context.pairs->wide, x, *weights.quantized(), WideGroup(x.cols), accumulate, out);
 }
 
-namespace {
-
-bool TakesAsymmetricCodes(const CpuContext& context, const CpuWeights& weights) {
-  return context.rounds_tolerant && weights.usage() == WeightUsage::kTolerantLinear &&
-         context.pairs->asymmetric.multiply != nullptr &&
+bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+  return context.tolerant != nullptr && weights.usage() == WeightUsage::kTolerantLinear &&
+         weights.quantized() != nullptr && x.rows > weights.rows_as_alone() &&
          weights.quantized()->smallest_group() == AsymmetricGroup::kInputs &&
          weights.quantized()->largest_bits() <= AsymmetricGroup::kMostWeightBits;
 }
 
-}  // namespace
+absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                              bool accumulate, MatrixView out) {
+  return ManyRows(context, context.tolerant->asymmetric, x, *weights.quantized(), AsymmetricGroup::kInputs,
+                  accumulate, out);
+}
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
   const CodeKernels& kernels = *context.pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows > weights.rows_as_alone()) {
-    if (!TakesAsymmetricCodes(context, weights)) return WideInt16Linear(context, x, weights, accumulate, out);
-    return ManyRows(context, kernels.asymmetric, x, matrix, AsymmetricGroup::kInputs, accumulate, out);
-  }
+  if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
   if (x.rows > kMaxColumnRows) {
     return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }

@@ -68,6 +68,8 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (context.codes != nullptr && weights.quantized() != nullptr) {
     return Int8Linear(context, x, weights, accumulate, out);
   }
+  if (TakesAsymmetricCodes(context, x, weights))
+    return AsymmetricLinear(context, x, weights, accumulate, out);
   if (context.pairs != nullptr && weights.quantized() != nullptr) {
     return Int16Linear(context, x, weights, accumulate, out);
   }

@@ -31,8 +31,14 @@ absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeigh
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
-/// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are WideInt16Linear's or, with
-/// context.rounds_tolerant, asymmetric codes of 8 bits where the weights tolerate and have kernels for them.
+/// Whether AsymmetricLinear takes these: more rows than weights.rows_as_alone(), of weights that tolerate it and that there are
+/// such kernels for.
+bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
+/// The same in asymmetric codes. REQUIRES: TakesAsymmetricCodes
+absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                              bool accumulate, MatrixView out);
+
+/// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are WideInt16Linear's.
 /// REQUIRES: context.pairs and weights.quantized() are not null.
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out);

@@ -24,14 +24,14 @@ struct CodeKernels;  // linear/code_products.h
 
 struct CpuContext {
   CpuContext(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* code_kernels,
-             const CodeKernels* pair_kernels, bool tolerant_in_8_bits, const Tiles& f32, const Tiles& bf16,
-             const Tiles* int16)
+             const CodeKernels* pair_kernels, const CodeKernels* tolerant_kernels, const Tiles& f32,
+             const Tiles& bf16, const Tiles* int16)
       : pool(num_threads, UseOneOpenMpThread),
         weights(std::move(weights_folder)),
         gemm_dtype(gemm),
         codes(code_kernels),
         pairs(pair_kernels),
-        rounds_tolerant(tolerant_in_8_bits),
+        tolerant(tolerant_kernels),
         f32_tiles(f32),
         bf16_tiles(bf16),
         int16_tiles(int16) {}
@@ -46,8 +46,8 @@ struct CpuContext {
   const DataType gemm_dtype;       // kF32 or kBF16
   const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
   const CodeKernels* const pairs;  // multiply them in 16 bits; null: they are not rounded so
-  const bool
-      rounds_tolerant;  // with `pairs`: many rows of WeightUsage::kTolerantLinear take 8 bits where there are kernels
+  // Multiply many rows of WeightUsage::kTolerantLinear in asymmetric codes of 8 bits; null: as others are.
+  const CodeKernels* const tolerant;
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;
   const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none

@@ -1,4 +1,5 @@
-// Products of a prompt's rows in asymmetric codes (code_products.h) on AVX2; included by avx2.cc behind kernels-inl.h.
+// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2 and in vectors of 64 bytes; included in place of
+// kernels-inl.h by those whose Ops also have Pairs<kBits>, AddBytePairs and MultiplyPairs (avx2.cc).
 //
 // The bytes of a word are two even and two odd inputs, so vpmaddubsw adds products of the group's even inputs in every other
 // sum of 16 bits, and of its odd ones in those between. vpmaddwd, which makes sums of 32 bits of them, multiplies by the
@@ -7,8 +8,12 @@
 //    5 bits    8 * 31 * 128 = 31,744 of four words, which are widened before the other four
 // Sums of weights, at most 16 * 31, times zero points are one more vpmaddwd.
 
-// As of wide groups, what a tile reads of the weights lies in one piece.
-constexpr int64_t kAsymmetricWidth = Ops::kPairVectors * Ops::kLanes;
+#include "kernels/cpu/linear/codes/kernels-inl.h"
+
+// Twelve sums, and as of wide groups what a tile reads of the weights lies in one piece.
+constexpr int kAsymmetricRows = 6, kAsymmetricVectors = 2;
+constexpr int64_t kAsymmetricWidth = kAsymmetricVectors * Ops::kLanes;
+static_assert(kPackedBlock % kAsymmetricWidth == 0 && kAsymmetricWidth % kColumnOutputs == 0);
 constexpr int64_t kAsymmetricWords = AsymmetricRows::BlockWords(AsymmetricGroup::kInputs);
 constexpr int kGroupWords = int{AsymmetricGroup::kInputs / kCodesPerWord};
 
@@ -48,8 +53,8 @@ void ExpandAsymmetric(const QuantizedColumn& column, int64_t group, const BlockC
 // sums = the products of some of a group's words, in 16 bits. weights, codes: of the first; rows are a group apart
 template <int kWords>
 HWY_INLINE void SumWords(const uint32_t* weights, const int8_t* codes,
-                         Ops::Ints (&sums)[Ops::kPairRows][Ops::kPairVectors]) {
-  constexpr int kRows = Ops::kPairRows, kVectors = Ops::kPairVectors;
+                         Ops::Ints (&sums)[kAsymmetricRows][kAsymmetricVectors]) {
+  constexpr int kRows = kAsymmetricRows, kVectors = kAsymmetricVectors;
 #pragma GCC unroll 8
   for (int word = 0; word < kWords; ++word) {
     Ops::Ints columns[kVectors];
@@ -71,10 +76,10 @@ HWY_INLINE void SumWords(const uint32_t* weights, const int8_t* codes,
 template <int kBits>
 void MultiplyAsymmetricVectors(const AsymmetricRows& rows, const BlockCodes& block, int64_t first_group,
                                int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
-  constexpr int kRows = Ops::kPairRows, kVectors = Ops::kPairVectors, kSummed = kSummedWords<kBits>;
+  constexpr int kRows = kAsymmetricRows, kVectors = kAsymmetricVectors, kSummed = kSummedWords<kBits>;
   // Registers are full of sums: totals, in steps of their row, lie in memory, and what the first words make.
-  alignas(32) float totals[kRows][kAsymmetricWidth] = {};
-  [[maybe_unused]] alignas(32) uint32_t products[kRows][kAsymmetricWidth];
+  alignas(64) float totals[kRows][kAsymmetricWidth] = {};
+  [[maybe_unused]] alignas(64) uint32_t products[kRows][kAsymmetricWidth];
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     const uint32_t* weights = block.codes + group * kAsymmetricWords * kAsymmetricWidth;
     const AsymmetricGroup* codes = rows.codes + group * kRows;
@@ -129,7 +134,11 @@ void MultiplyAsymmetric(const AsymmetricRows& rows, const BlockCodes& block, int
   }
 }
 
-constexpr BlockKernels<AsymmetricGroup> kAsymmetricKernels = {.rows = Ops::kPairRows,
-                                                              .width = kAsymmetricWidth,
-                                                              .expand = &ExpandAsymmetric,
-                                                              .multiply = &MultiplyAsymmetric};
+constexpr CodeKernels kKernelsAndAsymmetric = [] {
+  CodeKernels kernels = kKernels;
+  kernels.asymmetric = {.rows = kAsymmetricRows,
+                        .width = kAsymmetricWidth,
+                        .expand = &ExpandAsymmetric,
+                        .multiply = &MultiplyAsymmetric};
+  return kernels;
+}();

@@ -122,22 +122,12 @@ struct Ops : Lanes8 {
   }
 };
 
-#include "kernels/cpu/linear/codes/kernels-inl.h"
-
-// What follows lays out a column in one tile's width.
-static_assert(Ops::kPairVectors * Ops::kLanes == kColumnOutputs);
 #include "kernels/cpu/linear/codes/asymmetric-inl.h"
-
-constexpr CodeKernels kAllKernels = [] {
-  CodeKernels kernels = kKernels;
-  kernels.asymmetric = kAsymmetricKernels;
-  return kernels;
-}();
 
 }  // namespace
 }  // namespace codes_avx2
 
-const CodeKernels& CodeKernelsAvx2() { return codes_avx2::kAllKernels; }
+const CodeKernels& CodeKernelsAvx2() { return codes_avx2::kKernelsAndAsymmetric; }
 
 }  // namespace kvblend::kernels
 HWY_POP_ATTRIBUTES
