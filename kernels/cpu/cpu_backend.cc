@@ -40,8 +40,16 @@ constexpr int kMaxThreads = 1024;
 
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
-std::string DescribeCodes(const char* what, const CodeKernels* kernels) {
-  return kernels == nullptr ? "" : absl::StrCat(what, " (", std::string(kernels->name), "), ");
+// What multiplies codes; nothing where nothing does.
+std::string DescribeCodes(const CpuContext& context) {
+  const auto named = [](const char* what, const CodeKernels& kernels) {
+    return absl::StrCat(what, " (", std::string(kernels.name), ")");
+  };
+  if (context.codes != nullptr) return absl::StrCat(named("int8", *context.codes), " and ");
+  if (context.pairs == nullptr) return "";
+  return absl::StrCat(named("int16", *context.pairs),
+                      context.tolerant == nullptr ? "" : named(", asymmetric int8", *context.tolerant),
+                      " and ");
 }
 
 class CpuBackend final : public HostBackend {
@@ -57,8 +65,7 @@ class CpuBackend final : public HostBackend {
   std::string_view name() const override { return "cpu"; }
   std::string Describe() const override {
     return absl::StrCat(
-        "cpu: ", num_threads(), " threads, GEMM in ", DescribeCodes("int8", context_.codes),
-        DescribeCodes("int16", context_.pairs), DescribeCodes("asymmetric int8", context_.tolerant),
+        "cpu: ", num_threads(), " threads, GEMM in ", DescribeCodes(context_),
         std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
         simd::TargetName(), ", attention in ",
         std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
