@@ -138,7 +138,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
        absl::StrCat(
            "Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
            "; auto: bf16 where the processor has it, else int16 where that is faster than f32, with layers that lose "
-           "little in 8 bits on AVX2 and AVX512-VNNI"),
+           "little in 8 bits where there is no AVX-512"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"map-weights", kCompute, "FOLDER",
        "Keep weights in mapped files there instead of in memory, for models larger than it: experts that no token chooses give "

@@ -1,5 +1,5 @@
-// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2 and in vectors of 64 bytes; included in place of
-// kernels-inl.h by those whose Ops also have Pairs<kBits>, AddBytePairs and MultiplyPairs (avx2.cc).
+// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2 and AVX-VNNI (lanes8-inl.h); included in place of
+// kernels-inl.h.
 //
 // The bytes of a word are two even and two odd inputs, so vpmaddubsw adds products of the group's even inputs in every other
 // sum of 16 bits, and of its odd ones in those between. vpmaddwd, which makes sums of 32 bits of them, multiplies by the
@@ -66,7 +66,7 @@ HWY_INLINE void SumWords(const uint32_t* weights, const int8_t* codes,
       const Ops::Ints row = Ops::Set(WordOfCodes(codes + r * stride + word * kCodesPerWord));
       for (int v = 0; v < kVectors; ++v) {
         sums[r][v] =
-            word == 0 ? Ops::Pairs<4>(columns[v], row) : Ops::AddBytePairs(sums[r][v], columns[v], row);
+            word == 0 ? Ops::BytePairs(columns[v], row) : Ops::AddBytePairs(sums[r][v], columns[v], row);
       }
     }
   }
@@ -78,8 +78,8 @@ void MultiplyAsymmetricVectors(const AsymmetricRows& rows, const BlockCodes& blo
                                int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = kAsymmetricRows, kVectors = kAsymmetricVectors, kSummed = kSummedWords<kBits>;
   // Registers are full of sums: totals, in steps of their row, lie in memory, and what the first words make.
-  alignas(64) float totals[kRows][kAsymmetricWidth] = {};
-  [[maybe_unused]] alignas(64) uint32_t products[kRows][kAsymmetricWidth];
+  alignas(32) float totals[kRows][kAsymmetricWidth] = {};
+  [[maybe_unused]] alignas(32) uint32_t products[kRows][kAsymmetricWidth];
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     const uint32_t* weights = block.codes + group * kAsymmetricWords * kAsymmetricWidth;
     const AsymmetricGroup* codes = rows.codes + group * kRows;

@@ -26,10 +26,9 @@ struct Ops : Lanes8 {
   // Pairs of products of a word, in 16 bits.
   template <int kBits>
   static HWY_INLINE Ints Pairs(Ints weights, Ints row) {
-    if constexpr (kBits < 8) return _mm256_maddubs_epi16(weights, row);
+    if constexpr (kBits < 8) return BytePairs(weights, row);
     return _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(row, weights));
   }
-  static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }
   static HWY_INLINE Ints SumPairs(Ints pairs) { return MultiplyPairs(pairs, _mm256_set1_epi16(1)); }
   static HWY_INLINE Ints Add16(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
 
@@ -40,13 +39,6 @@ struct Ops : Lanes8 {
   static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
     const Ints pairs = _mm256_madd_epi16(weights, row);
     asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(pairs));  // as Settle
-    return sum;
-  }
-
-  // The same of bytes, in 16 bits.
-  static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
-    const Ints pairs = _mm256_maddubs_epi16(weights, row);
-    asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
     return sum;
   }
 

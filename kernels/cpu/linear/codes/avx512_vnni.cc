@@ -64,30 +64,17 @@ struct Ops {
     asm("" : "+v"(sum));  // kept as it is: g++ would store every sum, and compute on with a copy
     return sum;
   }
-  // Pairs of products of codes of up to 5 bits, in 16 bits.
-  template <int kBits>
-  static HWY_INLINE Ints Pairs(Ints weights, Ints row) {
-    return _mm512_maddubs_epi16(weights, row);
-  }
-  static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
-    const Ints pairs = _mm512_maddubs_epi16(weights, row);
-    asm("vpaddw %1, %0, %0"
-        : "+v"(sum)
-        : "v"(pairs));  // or g++ computes all products first, and has no registers for them
-    return sum;
-  }
-  static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm512_madd_epi16(a, b); }
   static HWY_INLINE Ints ZeroInts() { return _mm512_setzero_si512(); }
 
 #include "kernels/cpu/linear/codes/vnni-inl.h"
 };
 
-#include "kernels/cpu/linear/codes/asymmetric-inl.h"
+#include "kernels/cpu/linear/codes/kernels-inl.h"
 
 }  // namespace
 }  // namespace codes_avx512_vnni
 
-const CodeKernels& CodeKernelsAvx512Vnni() { return codes_avx512_vnni::kKernelsAndAsymmetric; }
+const CodeKernels& CodeKernelsAvx512Vnni() { return codes_avx512_vnni::kKernels; }
 
 }  // namespace kvblend::kernels
 HWY_POP_ATTRIBUTES
