@@ -474,7 +474,7 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, with kTolerantLinear in 8 bits where there is no AVX-512
+    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, on AVX2 with kTolerantLinear in 8 bits
     kAuto,
     kF32,
     kBF16,

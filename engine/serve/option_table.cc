@@ -137,8 +137,8 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"gemm", kCompute, "TYPE",
        absl::StrCat(
            "Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
-           "; auto: bf16 where the processor has it, else int16 where that is faster than f32, with layers that lose "
-           "little in 8 bits where there is no AVX-512"),
+           "; auto: bf16 where the processor has it, else int16 where that is faster than f32, on AVX2 with "
+           "layers that lose little in 8 bits"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"map-weights", kCompute, "FOLDER",
        "Keep weights in mapped files there instead of in memory, for models larger than it: experts that no token chooses give "

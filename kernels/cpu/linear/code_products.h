@@ -176,7 +176,7 @@ struct CodeKernels {
   BlockKernels<int8_t> bytes;
   BlockKernels<int16_t> pairs;
   BlockKernels<WideCode> wide;
-  /// Of weights in at most AsymmetricGroup::kMostWeightBits, in groups of 32. Without functions where `wide` is as fast (AVX512-VNNI).
+  /// Of weights in at most AsymmetricGroup::kMostWeightBits, in groups of 32. Without functions where `wide` is as fast (with VNNI).
   BlockKernels<AsymmetricGroup> asymmetric = {};
   ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes

@@ -1,5 +1,4 @@
-// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2 and AVX-VNNI (lanes8-inl.h); included in place of
-// kernels-inl.h.
+// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2; included by avx2.cc in place of kernels-inl.h.
 //
 // The bytes of a word are two even and two odd inputs, so vpmaddubsw adds products of the group's even inputs in every other
 // sum of 16 bits, and of its odd ones in those between. vpmaddwd, which makes sums of 32 bits of them, multiplies by the

@@ -27,12 +27,12 @@ struct Ops : Lanes8 {
 #include "kernels/cpu/linear/codes/vnni-inl.h"
 };
 
-#include "kernels/cpu/linear/codes/asymmetric-inl.h"
+#include "kernels/cpu/linear/codes/kernels-inl.h"
 
 }  // namespace
 }  // namespace codes_avx_vnni
 
-const CodeKernels& CodeKernelsAvxVnni() { return codes_avx_vnni::kKernelsAndAsymmetric; }
+const CodeKernels& CodeKernelsAvxVnni() { return codes_avx_vnni::kKernels; }
 
 }  // namespace kvblend::kernels
 HWY_POP_ATTRIBUTES
