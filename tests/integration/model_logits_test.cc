@@ -28,9 +28,12 @@ using test_support::LogitsFixture;
 constexpr int32_t kPageSize = 16;
 // A sanitizer takes minutes for all 1,845 tokens, and 300 run the same code: several tiles and panels of each kind.
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
+// The first tokens of a prompt are the least certain, so more of their divergence is allowed.
 constexpr int32_t kNumTokens = 300;
+constexpr double kDefaultKl = 1e-3, kDefaultSameTop1 = 0.97;
 #else
 constexpr int32_t kNumTokens = 1845;
+constexpr double kDefaultKl = 5e-4, kDefaultSameTop1 = 0.99;  // docs/performance.md, "8 bits"
 #endif
 
 #define ASSERT_OK(expression)                    \
@@ -200,12 +203,13 @@ TEST_F(ModelLogitsTest, CpuInFp32) {
 // As the server runs it: bf16 GEMMs where the processor has them, KV in bf16.
 TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kBF16));
-  EXPECT_LT(Mean(full_kl_), 1e-3);
-  EXPECT_LT(Mean(partial_kl_), 1e-3);
+  EXPECT_LT(Mean(f32_kl_), kDefaultKl);
+  EXPECT_LT(Mean(full_kl_), 2 * kDefaultKl);  // of few positions
+  EXPECT_LT(Mean(partial_kl_), 2 * kDefaultKl);
   // One position may be worse (measured: 3.5e-3), but not by much.
   EXPECT_LT(Max(full_kl_), 1e-2);
   EXPECT_LT(Max(partial_kl_), 1e-2);
-  EXPECT_GE(same_top1_, 0.99 * kNumTokens);
+  EXPECT_GE(same_top1_, kDefaultSameTop1 * kNumTokens);
 }
 
 // What `auto` is on processors without bf16.
@@ -213,6 +217,7 @@ TEST_F(ModelLogitsTest, ActivationsInInt16) {
   const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt16}).status();
   if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();
   ASSERT_NO_FATAL_FAILURE(CompareOnCpu({.gemm = Gemm::kInt16}, DataType::kBF16));
+  EXPECT_LT(Mean(f32_kl_), 3e-4);
   EXPECT_LT(Mean(full_kl_), 5e-4);
   EXPECT_LT(Mean(partial_kl_), 5e-4);
   EXPECT_GE(same_top1_, 0.99 * kNumTokens);
