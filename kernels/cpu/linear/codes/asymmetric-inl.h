@@ -9,8 +9,8 @@
 
 #include "kernels/cpu/linear/codes/kernels-inl.h"
 
-// Twelve sums, and as of wide groups what a tile reads of the weights lies in one piece.
-constexpr int kAsymmetricRows = 6, kAsymmetricVectors = 2;
+// As of wide groups, what a tile reads of the weights lies in one piece.
+constexpr int kAsymmetricRows = Ops::kPairRows, kAsymmetricVectors = Ops::kPairVectors;
 constexpr int64_t kAsymmetricWidth = kAsymmetricVectors * Ops::kLanes;
 static_assert(kPackedBlock % kAsymmetricWidth == 0 && kAsymmetricWidth % kColumnOutputs == 0);
 constexpr int64_t kAsymmetricWords = AsymmetricRows::BlockWords(AsymmetricGroup::kInputs);

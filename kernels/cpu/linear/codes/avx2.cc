@@ -23,7 +23,16 @@ struct Ops : Lanes8 {
   // A term takes a sign's detour and a multiplication that widens its sums, twice for each word of activations.
   static constexpr bool kFewPairRows = true;
 
-  // Pairs of products of a word, in 16 bits.
+  // Pairs of products of bytes, of weights without a sign, in 16 bits.
+  static HWY_INLINE Ints BytePairs(Ints weights, Ints row) { return _mm256_maddubs_epi16(weights, row); }
+  static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
+    const Ints pairs = BytePairs(weights, row);
+    asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));  // as Settle
+    return sum;
+  }
+  static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }
+
+  // The same of codes in any number of bits.
   template <int kBits>
   static HWY_INLINE Ints Pairs(Ints weights, Ints row) {
     if constexpr (kBits < 8) return BytePairs(weights, row);

@@ -25,15 +25,6 @@ struct Lanes8 {
   static HWY_INLINE Ints ShiftRightSigned16(Ints v, int bits) { return _mm256_srai_epi16(v, bits); }
   static HWY_INLINE Ints ShiftLeft32(Ints v, int bits) { return _mm256_slli_epi32(v, bits); }
   static HWY_INLINE Ints ShiftRightSigned32(Ints v, int bits) { return _mm256_srai_epi32(v, bits); }
-  // Pairs of products of a word's bytes, of weights without a sign, in 16 bits.
-  static HWY_INLINE Ints BytePairs(Ints weights, Ints row) { return _mm256_maddubs_epi16(weights, row); }
-  static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
-    const Ints pairs = BytePairs(weights, row);
-    // Or g++ computes all products first, and has no registers for them.
-    asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(pairs));
-    return sum;
-  }
-  static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }
   static HWY_INLINE Ints ZeroInts() { return _mm256_setzero_si256(); }
 
   static HWY_INLINE Floats Zero() { return _mm256_setzero_ps(); }
