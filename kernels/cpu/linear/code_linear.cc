@@ -14,7 +14,7 @@ namespace {
 
 // Rows and their sums stay in the second-level cache beside a block's codes; enough of them that preparing
 // the block costs a few hundredths.
-constexpr int64_t kRowsPerTask = 252;
+constexpr int64_t kRowsPerTask = 264;
 // Up to 128 KiB of codes stay in the second-level cache while all rows are multiplied by them. As many as the first-level cache
 // holds, so that results are read and written more often, took up to a tenth longer.
 template <class Code>
@@ -107,11 +107,10 @@ absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, Co
   if (!quantized.ok()) return quantized.status();
   const CodedRows<Code>& rows = quantized->rows;
   const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
-  const int64_t row_tasks = (out.rows + kRowsPerTask - 1) / kRowsPerTask;
+  const int64_t row_tasks = RowTasks(context.pool, out.rows, kRowsPerTask);
   const int64_t num_blocks = (out.cols + kPackedBlock - 1) / kPackedBlock;
   const int64_t groups_per_pass = std::max<int64_t>(1, kInputsPerPass<Code> / rows.group);
-  context.pool.ParallelFor(num_blocks * row_tasks, [&](int64_t i) {
-    const int64_t block = i / row_tasks, part = i % row_tasks;
+  context.pool.ForGrid(row_tasks, num_blocks, [&](int64_t part, int64_t block) {
     const BlockCodes codes = PrepareBlock(kernels, matrix, block, rows.cols, rows.group);
     const int64_t first_tile = part * num_tiles / row_tasks, end_tile = (part + 1) * num_tiles / row_tasks;
     const BlockOutput output(kernels, out, block, accumulate);

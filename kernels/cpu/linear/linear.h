@@ -46,6 +46,13 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
 absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                              bool accumulate, MatrixView out);
 
+/// In how many parts so many rows are multiplied, each of which prepares a block's weights for itself: of `most` rows at most,
+/// and the same number for every thread where there are enough.
+inline int64_t RowTasks(const ThreadPool& pool, int64_t rows, int64_t most) {
+  const int64_t tasks = (rows + most - 1) / most, threads = pool.num_threads();
+  return tasks < threads ? tasks : RoundUp(tasks, threads);
+}
+
 inline absl::Status NoMemoryForLinear(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("Linear: no memory for ", what));
 }

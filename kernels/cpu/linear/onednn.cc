@@ -129,11 +129,12 @@ absl::Status MultiplyPanels(CpuContext& context, ConstMatrixView x, DataType dty
 
   // Panel by panel, so that the threads share a panel while it is in their caches.
   FirstError error;
-  const auto num_blocks = static_cast<int64_t>(blocks.size());
-  context.pool.ParallelFor(num_blocks * static_cast<int64_t>(panels.size()), [&](int64_t i) {
+  const auto num_blocks = static_cast<int64_t>(blocks.size()),
+             num_panels = static_cast<int64_t>(panels.size());
+  context.pool.ForGrid(num_blocks, num_panels, [&](int64_t row_block, int64_t index) {
     if (!error.ok()) return;
-    const WeightPanel& panel = panels[i / num_blocks];
-    const RowBlock& block = blocks[i % num_blocks];
+    const WeightPanel& panel = panels[index];
+    const RowBlock& block = blocks[row_block];
     const Gemm& gemm = *block.gemm[&panel == &panels.back()];
     auto* target = static_cast<float*>(out.data) + block.first * out.row_stride + panel.first;
     if (block.direct) {

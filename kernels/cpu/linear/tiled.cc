@@ -76,10 +76,8 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
   const TiledTask task(tiles, input, steps, /*fetched=*/quantized);
   const int64_t block_words = tiles.Steps(PackedColumns(tiles.dtype, x.cols)) * kPackedBlock;
   const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
-  const int64_t tiles_per_task = std::max<int64_t>(1, kRowsPerTask / tiles.rows);
-  const int64_t row_tasks = (num_tiles + tiles_per_task - 1) / tiles_per_task;
-  context.pool.ParallelFor(num_blocks * row_tasks, [&](int64_t i) {
-    const int64_t block = i / row_tasks, part = i % row_tasks;
+  const int64_t row_tasks = RowTasks(context.pool, num_tiles * tiles.rows, kRowsPerTask);
+  context.pool.ForGrid(row_tasks, num_blocks, [&](int64_t part, int64_t block) {
     const uint32_t* packed = weights.Block(
         block, quantized ? ThreadScratch<uint32_t>(ScratchSlot::kWeights, block_words) : nullptr);
     const int64_t first_tile = part * num_tiles / row_tasks,

@@ -53,7 +53,8 @@ struct CpuContext {
   const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none
 };
 
-/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do.
+/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do. A thread takes about the same share
+/// of the rows in every loop, so that what it wrote is in its own caches: those of another may be far away.
 inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
                     absl::FunctionRef<void(int64_t, int64_t)> body) {
   if (rows <= 0) return;
@@ -61,7 +62,7 @@ inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
   constexpr int64_t kBytesPerPart = 64 << 10;
   const int64_t rows_per_part = std::max<int64_t>(1, kBytesPerPart / std::max<int64_t>(bytes_per_row, 1));
   const int64_t parts = (rows + rows_per_part - 1) / rows_per_part;
-  pool.ParallelFor(
+  pool.ForStreams(
       parts, [&](int64_t part) { body(part * rows_per_part, std::min(rows, (part + 1) * rows_per_part)); });
 }
 

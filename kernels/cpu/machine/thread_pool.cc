@@ -27,9 +27,9 @@ bool SpinUntil(Condition condition) {
 ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
   try {
     for (int i = 1; i < num_threads; ++i) {
-      workers_.emplace_back([this, on_start] {
+      workers_.emplace_back([this, on_start, i] {
         on_start();
-        WorkerMain();
+        WorkerMain(i);
       });
     }
   } catch (const std::system_error&) {
@@ -46,28 +46,39 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::RunIterations(Loop& loop) {
-  for (;;) {
-    const int64_t i = loop.next.fetch_add(1, std::memory_order_relaxed);
-    if (i >= loop.n) return;
-    loop.body(i);
+bool ThreadPool::Loop::HasUnclaimed() const {
+  return std::any_of(streams.begin(), streams.end(), [](const Stream& stream) {
+    return stream.next.load(std::memory_order_relaxed) < stream.end;
+  });
+}
+
+void ThreadPool::RunIterations(Loop& loop, int64_t thread) {
+  const auto num_streams = static_cast<int64_t>(loop.streams.size());
+  for (int64_t s = 0; s < num_streams; ++s) {
+    const int64_t index = (thread + s) % num_streams;
+    Stream& stream = loop.streams[index];
+    for (;;) {
+      const int64_t i = stream.next.fetch_add(1, std::memory_order_relaxed);
+      if (i >= stream.end) break;
+      loop.body(index, i);
+    }
   }
 }
 
 ThreadPool::Loop* ThreadPool::FindLoop() {
   for (Loop* loop : loops_) {
-    if (loop->next.load(std::memory_order_relaxed) < loop->n) return loop;
+    if (loop->HasUnclaimed()) return loop;
   }
   return nullptr;
 }
 
-void ThreadPool::WorkerMain() {
+void ThreadPool::WorkerMain(int64_t thread) {
   mutex_.Lock();
   while (!stop_) {
     if (Loop* loop = FindLoop(); loop != nullptr) {
       loop->num_workers.fetch_add(1, std::memory_order_relaxed);
       mutex_.Unlock();
-      RunIterations(*loop);
+      RunIterations(*loop, thread);
       mutex_.Lock();
       // The caller leaves its loop only after this, so `loop` is not touched again.
       if (loop->num_workers.fetch_sub(1, std::memory_order_release) == 1) loop_left_.SignalAll();
@@ -86,48 +97,59 @@ void ThreadPool::WorkerMain() {
   mutex_.Unlock();
 }
 
-void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
-  if (n <= 1 || workers_.empty()) {
-    for (int64_t i = 0; i < n; ++i) body(i);
-    return;
-  }
-  Loop loop(n, body);
+void ThreadPool::Run(Loop& loop) {
   {
     absl::MutexLock lock(&mutex_);
     loops_.push_back(&loop);
     epoch_.fetch_add(1, std::memory_order_relaxed);
     if (num_sleeping_ > 0) work_available_.SignalAll();
   }
-  RunIterations(loop);
+  RunIterations(loop, /*thread=*/0);
   SpinUntil([&] { return loop.num_workers.load(std::memory_order_relaxed) == 0; });
   absl::MutexLock lock(&mutex_);
   loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
   while (loop.num_workers.load(std::memory_order_acquire) != 0) loop_left_.Wait(&mutex_);
 }
 
+void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
+  if (n <= 1 || workers_.empty()) {
+    for (int64_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+  Stream all{.next = 0, .end = n};
+  const auto iteration = [&](int64_t, int64_t i) { body(i); };  // outlives the loop
+  Loop loop(absl::MakeSpan(&all, 1), iteration);
+  Run(loop);
+}
+
 void ThreadPool::ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) {
-  constexpr int64_t kMaxStreams = 64;
-  struct alignas(64) Stream {  // each in a cache line of its own
-    std::atomic<int64_t> next;
-    int64_t end;
+  ForGrid(n, 1, [&](int64_t i, int64_t) { body(i); });
+}
+
+void ThreadPool::ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(int64_t, int64_t)> body) {
+  if (rows <= 0 || columns <= 0) return;
+  const int64_t most = std::min<int64_t>(num_threads(), kMaxStreams);
+  const bool by_rows = rows >= most || columns == 1;
+  // Lines go to a stream each, as many as there are for it; what crosses them is in every stream.
+  const int64_t lines = by_rows ? rows : columns, across = by_rows ? columns : rows;
+  const int64_t num_streams = std::min(lines, most);
+  const auto first_line = [&](int64_t stream) { return stream * lines / num_streams; };
+  const auto cell = [&](int64_t stream, int64_t i) {
+    const int64_t first = first_line(stream), count = first_line(stream + 1) - first;
+    if (by_rows) {
+      body(first + i % count, i / count);
+    } else {
+      body(i % across, first + i / across);
+    }
   };
-  const int64_t num_streams = std::min<int64_t>({n, num_threads(), kMaxStreams});
-  if (num_streams <= 1) return ParallelFor(n, body);
   Stream streams[kMaxStreams];
   for (int64_t s = 0; s < num_streams; ++s) {
-    streams[s].next.store(s * n / num_streams, std::memory_order_relaxed);
-    streams[s].end = (s + 1) * n / num_streams;
+    streams[s].next.store(0, std::memory_order_relaxed);
+    streams[s].end = (first_line(s + 1) - first_line(s)) * across;
   }
-  ParallelFor(num_threads(), [&](int64_t thread) {
-    for (int64_t s = 0; s < num_streams; ++s) {
-      Stream& stream = streams[(thread + s) % num_streams];
-      for (;;) {
-        const int64_t i = stream.next.fetch_add(1, std::memory_order_relaxed);
-        if (i >= stream.end) break;
-        body(i);
-      }
-    }
-  });
+  Loop loop(absl::MakeSpan(streams, num_streams), cell);
+  if (num_streams == 1) return RunIterations(loop, /*thread=*/0);
+  Run(loop);
 }
 
 }  // namespace kvblend::kernels

@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 
 namespace kvblend::kernels {
 
@@ -33,22 +34,40 @@ class ThreadPool {
   /// Iterations are claimed one at a time, lowest first: put the longest ones first.
   void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// The same for iterations that read memory one behind the other: every thread begins at a place of its own and goes on to
-  /// that one's neighbours, so that it reads one stream, and what it fetches ahead is what it reads next. A thread that has
-  /// come to the end of its stream helps with the others.
+  /// The same for iterations that read memory one behind the other: every thread begins at a place of its own, the same in
+  /// each loop, and goes on to that one's neighbours, so that it reads one stream, what it fetches ahead is what it reads next,
+  /// and what it wrote in one loop is in its own caches in the next. A thread that has come to the end of its stream helps
+  /// with the others.
   void ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  /// Calls body(row, column) once for every cell of a grid. A thread's stream is some of the rows, those that ForStreams(rows)
+  /// would give it, column by column; or, where there are fewer rows than threads, some of the columns.
+  void ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(int64_t, int64_t)> body)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
+  /// Iterations that are claimed one at a time, in order; in a cache line of its own.
+  struct alignas(64) Stream {
+    std::atomic<int64_t> next;  // first unclaimed iteration
+    int64_t end;
+  };
+  static constexpr int64_t kMaxStreams = 64;
+
   struct Loop {
-    Loop(int64_t count, absl::FunctionRef<void(int64_t)> function) : n(count), body(function) {}
-    const int64_t n;
-    const absl::FunctionRef<void(int64_t)> body;
-    std::atomic<int64_t> next{0};     // first unclaimed iteration
-    std::atomic<int> num_workers{0};  // workers inside; changed under mutex_
+    Loop(absl::Span<Stream> of_streams, absl::FunctionRef<void(int64_t, int64_t)> function)
+        : streams(of_streams), body(function) {}
+    bool HasUnclaimed() const;
+
+    const absl::Span<Stream> streams;
+    const absl::FunctionRef<void(int64_t, int64_t)> body;  // of the stream's index and an iteration of it
+    std::atomic<int> num_workers{0};                       // workers inside; changed under mutex_
   };
 
-  static void RunIterations(Loop& loop);
-  void WorkerMain() ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What thread `thread` does of a loop: the calling one is 0.
+  static void RunIterations(Loop& loop, int64_t thread);
+  void WorkerMain(int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// REQUIRES: there are workers
+  void Run(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
   Loop* FindLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::Mutex mutex_;

@@ -4,7 +4,9 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -26,6 +28,13 @@ TEST(ThreadPoolTest, RunsEveryIterationOnce) {
       for (const int count : counts) ASSERT_EQ(count, 1);
       pool.ForStreams(n, [&](int64_t i) { ++counts[i]; });
       for (const int count : counts) ASSERT_EQ(count, 2);
+    }
+    for (const int64_t rows : {0, 1, 2, 3, 5, 8, 71}) {
+      for (const int64_t columns : {0, 1, 2, 7, 71}) {
+        std::vector<int> counts(rows * columns, 0);
+        pool.ForGrid(rows, columns, [&](int64_t row, int64_t column) { ++counts[row * columns + column]; });
+        for (const int count : counts) ASSERT_EQ(count, 1) << rows << " x " << columns;
+      }
     }
   }
 }
@@ -73,6 +82,61 @@ TEST(ThreadPoolTest, StreamsAreReadInOrderAndFinishedTogether) {
       }
     }
   }
+}
+
+// Which thread an iteration has while all of them are busy: each waits in its first until every thread has one.
+class ThreadOfLine {
+ public:
+  explicit ThreadOfLine(int threads) : threads_(threads) {}
+
+  void Note(int64_t line) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!seen_.insert(std::this_thread::get_id()).second) return;
+      lines_[line] = std::this_thread::get_id();
+    }
+    ++begun_;
+    while (begun_ < threads_) std::this_thread::yield();
+  }
+  const std::map<int64_t, std::thread::id>& lines() const { return lines_; }
+
+ private:
+  const int threads_;
+  std::mutex mutex_;
+  std::set<std::thread::id> seen_;
+  std::map<int64_t, std::thread::id> lines_;
+  std::atomic<int> begun_{0};
+};
+
+// What a thread wrote in one loop it finds in its own caches in the next: it begins with the same rows every time, in loops of
+// rows and of grids of them; where a grid has too few rows, with the same columns.
+TEST(ThreadPoolTest, AThreadBeginsWhereItBeganBefore) {
+  constexpr int kThreads = 4;
+  ThreadPool pool(kThreads, &CountStart);
+  const auto of_rows = [&] {
+    ThreadOfLine threads(kThreads);
+    pool.ForStreams(100, [&](int64_t i) { threads.Note(i); });
+    return threads.lines();
+  };
+  const std::map<int64_t, std::thread::id> lines = of_rows();
+  ASSERT_EQ(lines.size(), size_t{kThreads});
+  EXPECT_EQ(lines.at(0), std::this_thread::get_id());
+  for (int loop = 0; loop < 50; ++loop) {
+    ASSERT_EQ(of_rows(), lines);
+    ThreadOfLine grid(kThreads), wide(kThreads);
+    pool.ForGrid(100, 3, [&](int64_t row, int64_t) { grid.Note(row); });
+    ASSERT_EQ(grid.lines(), lines);
+    pool.ForGrid(kThreads - 1, 100, [&](int64_t, int64_t column) { wide.Note(column); });
+    ASSERT_EQ(wide.lines(), lines);
+  }
+}
+
+TEST(ThreadPoolTest, AGridIsReadColumnByColumn) {
+  ThreadPool alone(1, &CountStart);
+  std::vector<std::pair<int64_t, int64_t>> cells;
+  alone.ForGrid(2, 3, [&](int64_t row, int64_t column) { cells.emplace_back(row, column); });
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}};
+  EXPECT_EQ(cells, expected);
 }
 
 // Back to back and after pauses longer than the spin: no loop is lost, none is entered after it has ended.

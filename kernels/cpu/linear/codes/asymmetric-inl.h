@@ -77,7 +77,10 @@ void MultiplyAsymmetricVectors(const AsymmetricRows& rows, const BlockCodes& blo
                                int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = kAsymmetricRows, kVectors = kAsymmetricVectors, kSummed = kSummedWords<kBits>;
   // Registers are full of sums: totals, in steps of their row, lie in memory, and what the first words make.
-  alignas(32) float totals[kRows][kAsymmetricWidth] = {};
+  alignas(32) float totals[kRows][kAsymmetricWidth];
+  for (auto& row : totals) {
+    for (int v = 0; v < kVectors; ++v) Ops::StoreFloats(Ops::Zero(), row + v * Ops::kLanes);
+  }
   [[maybe_unused]] alignas(32) uint32_t products[kRows][kAsymmetricWidth];
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     const uint32_t* weights = block.codes + group * kAsymmetricWords * kAsymmetricWidth;
