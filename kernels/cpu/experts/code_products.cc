@@ -82,8 +82,9 @@ absl::Status CodedProducts(CpuContext& context, ColumnProduct<Code> product, Con
     const QuantizedMatrix* matrix = experts.expert(e).quantized();
     if (matrix != nullptr) group = std::min(group, matrix->smallest_group());
   }
-  KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
-                           QuantizeRows<Code>(context, x, group, /*tile_rows=*/1));
+  KVBLEND_ASSIGN_OR_RETURN(
+      const QuantizedRows<Code> inputs,
+      QuantizeRows<Code>(context, x, group, /*tile_rows=*/1, &simd::QuantizeActivations));
   ForColumns(context, experts, chunks, out.cols,
              [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
                MultiplyCodes(product, column, inputs.rows, rows, chunk, first_output, out);

@@ -85,7 +85,8 @@ class BlockOutput {
 template <class Code>
 absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1);
+  const auto quantized =
+      QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, &simd::QuantizeActivations);
   if (!quantized.ok()) return quantized.status();
   CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
@@ -103,7 +104,7 @@ absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatr
 template <class Code>
 absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, ConstMatrixView x,
                       const QuantizedMatrix& matrix, int64_t group, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, group, kernels.rows);
+  const auto quantized = QuantizeRows<Code>(context, x, group, kernels.rows, kernels.quantize);
   if (!quantized.ok()) return quantized.status();
   const CodedRows<Code>& rows = quantized->rows;
   const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
@@ -128,7 +129,7 @@ absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, Co
 
 template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
-                                                 int64_t tile_rows) {
+                                                 int64_t tile_rows, RowQuantizer<Code> quantize) {
   const int64_t padded = RoundUp(x.rows, tile_rows);
   QuantizedRows<Code> result;
   result.rows.cols = RoundUp(x.cols, std::max(group, kChunkInputs));
@@ -147,7 +148,7 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
     for (int64_t r = begin; r < end; ++r) {
       const CodedRows<Code> row = result.rows.Row(r);
       if (r < x.rows) {
-        simd::QuantizeActivations(x.Rows(r, 1).data, x.dtype, x.cols, row);
+        quantize(x.Rows(r, 1).data, x.dtype, x.cols, row);
       } else {
         for (int64_t g = 0; g < row.groups(); ++g) {
           std::fill_n(row.codes + g * row.group_stride(), row.group_codes(), Code{});
@@ -159,13 +160,16 @@ absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatri
   return result;
 }
 
-template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
-template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
-template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
-                                                               int64_t);
-template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t);
+template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
+                                                            RowQuantizer<int8_t>);
+template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
+                                                             RowQuantizer<int16_t>);
+template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
+                                                               RowQuantizer<CodeTerms>);
+template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
+                                                              RowQuantizer<WideCode>);
 template absl::StatusOr<QuantizedRows<AsymmetricGroup>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
-                                                                     int64_t);
+                                                                     int64_t, RowQuantizer<AsymmetricGroup>);
 
 template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,

@@ -144,6 +144,10 @@ struct BlockCodes {
   }
 };
 
+/// One row as codes: simd::QuantizeActivations, below, or the like.
+template <class Code>
+using RowQuantizer = void (*)(const void* x, DataType dtype, int64_t n, const CodedRows<Code>& out);
+
 /// Products of many rows of activations in one size of codes, by blocks of weights. Thread-safe functions over memory that
 /// callers have checked.
 template <class Code>
@@ -151,6 +155,7 @@ struct BlockKernels {
   int64_t rows = 0;   // of multiply; at most kMaxCodeRows
   int64_t width = 0;  // of BlockCodes
 
+  RowQuantizer<Code> quantize = nullptr;
   /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`, or that is a
   /// wide group
   void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out) = nullptr;
@@ -207,7 +212,6 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCode
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out);
-void QuantizeActivations(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out);
 
 }  // namespace simd
 }  // namespace kvblend::kernels

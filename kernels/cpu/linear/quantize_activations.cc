@@ -1,4 +1,4 @@
-// Activations as codes of 8 or 16 bits, as terms of the latter, and as asymmetric codes (code_products.h).
+// Activations as codes of 8 or 16 bits, and as terms of the latter (code_products.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear/quantize_activations.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -110,170 +110,25 @@ HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* c
   *sum = *step * static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, total)));
 }
 
-// --- asymmetric codes ---
-
-// In vectors of several lanes a group's even inputs have every other lane, and its odd ones those between; with a single
-// lane its halves come one after the other.
-using HalvesTag = hn::CappedTag<float, 8>;
-constexpr size_t kHalvesLanes = hn::MaxLanes(HalvesTag());
-constexpr int64_t kVectorHalves = kHalvesLanes > 1 ? 2 : 1,
-                  kVectorStride = kHalvesLanes > 1 ? kHalvesLanes : 2;
-
-// In every lane what all lanes of its half come to.
-template <class Op>
-HWY_INLINE hn::Vec<HalvesTag> OfHalf([[maybe_unused]] HalvesTag d, hn::Vec<HalvesTag> v, Op op) {
-#if HWY_TARGET == HWY_SCALAR
-  return op(v, v);
-#else
-  v = op(v, hn::Shuffle1032(v));
-  if constexpr (kHalvesLanes > 4) v = op(v, hn::ConcatLowerUpper(d, v, v));
-  return v;
-#endif
-}
-
-// What a group's halves are is kept in place of its codes until it is encoded, as four lanes that repeat both: the least, which
-// is 0 or less, and behind it the steps that they want.
-constexpr int64_t kRangeBytes = 4 * sizeof(float);
-static_assert(2 * kRangeBytes <= sizeof(AsymmetricGroup::codes));
-
-// half: the first that v has
-template <class D>
-HWY_INLINE void StoreHalves(D d, hn::Vec<D> v, [[maybe_unused]] int64_t half, int8_t* out) {
-  auto* lanes = reinterpret_cast<float*>(out);
-#if HWY_TARGET == HWY_SCALAR
-  hn::StoreU(v, d, lanes + half);
-#else
-  if constexpr (hn::MaxLanes(d) > 4) {
-    const hn::Half<D> lower;
-    hn::StoreU(hn::LowerHalf(lower, v), lower, lanes);
-  } else {
-    hn::StoreU(v, d, lanes);
-  }
-#endif
-}
-HWY_INLINE hn::Vec<HalvesTag> LoadHalves(const int8_t* from, [[maybe_unused]] int64_t half) {
-  const auto* lanes = reinterpret_cast<const float*>(from);
-#if HWY_TARGET == HWY_SCALAR
-  return hn::LoadU(HalvesTag(), lanes + half);
-#else
-  return hn::LoadDup128(HalvesTag(), lanes);
-#endif
-}
-
-template <DataType kType>
-HWY_INLINE void FindRanges(const void* x, int64_t i, AsymmetricGroup* out, hn::Vec<HalvesTag>& largest_step,
-                           hn::Vec<HalvesTag>& not_finite) {
-  const HalvesTag d;
-  for (int64_t half = 0; half < 2; half += kVectorHalves) {
-    auto least = hn::Zero(d), most = hn::Zero(d);
-    for (int64_t j = half; j < AsymmetricGroup::kInputs; j += kVectorStride) {
-      const auto v = LoadF32<kType>(d, x, i + j);
-      least = hn::Min(least, v);
-      most = hn::Max(most, v);
-      not_finite = hn::MulAdd(v, hn::Zero(d), not_finite);
-    }
-    least = OfHalf(d, least, [](auto a, auto b) { return hn::Min(a, b); });
-    most = OfHalf(d, most, [](auto a, auto b) { return hn::Max(a, b); });
-    // One code less than there are: the zero point is rounded too. Divided first, as the difference might overflow.
-    const auto inverse = hn::Set(d, 1.0f / 254.0f);
-    const auto steps = hn::Sub(hn::Mul(most, inverse), hn::Mul(least, inverse));
-    largest_step = hn::Max(largest_step, steps);
-    StoreHalves(d, least, half, out->codes);
-    StoreHalves(d, steps, half, out->codes + kRangeBytes);
-  }
-}
-
-// unit: the row's step. Returns the sum of the group's values, in such steps.
-template <DataType kType>
-HWY_INLINE float EncodeGroup(const void* x, int64_t i, float unit, AsymmetricGroup* out) {
-  const HalvesTag d;
-  const hn::RebindToSigned<HalvesTag> d32;
-  const hn::Rebind<int8_t, HalvesTag> d_codes;
-  hn::Vec<HalvesTag> leasts[2], wanted_steps[2];  // before codes take their place
-  for (int64_t half = 0; half < 2; half += kVectorHalves) {
-    leasts[half] = LoadHalves(out->codes, half);
-    wanted_steps[half] = LoadHalves(out->codes + kRangeBytes, half);
-  }
-  int32_t sum = 0;
-  for (int64_t half = 0; half < 2; half += kVectorHalves) {
-    const auto least = leasts[half], steps = wanted_steps[half];
-    const auto multiple = hn::Clamp(hn::Ceil(hn::Div(steps, hn::Set(d, unit))), hn::Set(d, 1.0f),
-                                    hn::Set(d, static_cast<float>(AsymmetricGroup::kLargestMultiple)));
-    const auto inverse = hn::Div(hn::Set(d, 1.0f), hn::Mul(multiple, hn::Set(d, unit)));
-    const auto zero_point = hn::Sub(hn::NearestInt(hn::Neg(hn::Mul(least, inverse))), hn::Set(d32, 128));
-    // Added to a number of small magnitude, 1.5 * 2^23 rounds it to a whole one and leaves that in the low bits.
-    const auto magic = hn::Set(d, 12582912.0f);
-    const auto offset = hn::Sub(zero_point, hn::BitCast(d32, magic));
-    auto codes = hn::Zero(d32);
-    for (int64_t j = half; j < AsymmetricGroup::kInputs; j += kVectorStride) {
-      const auto rounded = hn::MulAdd(LoadF32<kType>(d, x, i + j), inverse, magic);
-      const auto code = hn::Add(hn::BitCast(d32, rounded), offset);
-      codes = hn::Add(codes, code);
-      hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, out->codes + j);
-    }
-    constexpr int32_t kLaneInputs = AsymmetricGroup::kInputs / int32_t{kVectorStride};
-    const auto in_steps = hn::Sub(codes, hn::Mul(zero_point, hn::Set(d32, kLaneInputs)));
-    const auto factor = hn::ConvertTo(d32, multiple);
-    sum += hn::GetLane(hn::SumOfLanes(d32, hn::Mul(in_steps, factor)));
-    HWY_ALIGN int32_t multiples[kHalvesLanes], zeros[kHalvesLanes];
-    hn::Store(factor, d32, multiples);
-    hn::Store(hn::Neg(hn::Mul(factor, zero_point)), d32, zeros);
-    for (int64_t h = 0; h < kVectorHalves; ++h) {
-      out->multiples[half + h] = static_cast<int16_t>(multiples[h]);
-      out->zeros[half + h] = static_cast<int16_t>(zeros[h]);
-    }
-  }
-  OrderAsWords(out->codes, AsymmetricGroup::kInputs);
-  return static_cast<float>(sum);
-}
-
-// Calls of_group(std::integral_constant<DataType>, values, index of its first, group) for every group of a row; zeros stand
-// behind the row's last value.
-template <DataType kType, class Code, class OfGroup>
-HWY_INLINE void ForGroups(const void* x, int64_t n, const CodedRows<Code>& out, const OfGroup& of_group) {
+template <DataType kType, class Code>
+void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out) {
   const int64_t group = out.group, whole = n / group;
-  for (int64_t g = 0; g < whole; ++g) of_group(std::integral_constant<DataType, kType>(), x, g * group, g);
+  const auto quantize = [&](auto type, const void* values, int64_t first, int64_t g) {
+    QuantizeGroupOf<type.value>(values, first, group, out.codes + g * out.group_stride(),
+                                out.steps + g * out.tile_rows, out.sums + g * out.tile_rows);
+  };
+  for (int64_t g = 0; g < whole; ++g) quantize(std::integral_constant<DataType, kType>(), x, g * group, g);
+  if (whole == out.groups()) return;
+  // Zeros stand behind the row's last value.
   float rest[std::is_same_v<Code, WideCode> ? kMostWideInputs : kChunkInputs] = {};
   const OneF32 one;
   for (int64_t i = whole * group; i < n; ++i) {
     rest[i - whole * group] = hn::GetLane(LoadF32<kType>(one, x, i));
   }
   for (int64_t g = whole; g < out.groups(); ++g) {
-    of_group(std::integral_constant<DataType, DataType::kF32>(), rest, 0, g);
+    quantize(std::integral_constant<DataType, DataType::kF32>(), rest, 0, g);
     std::fill(std::begin(rest), std::end(rest), 0.0f);
   }
-}
-
-template <DataType kType, class Code>
-void QuantizeActivationsOf(const void* x, int64_t n, const CodedRows<Code>& out) {
-  ForGroups<kType>(x, n, out, [&](auto type, const void* values, int64_t first, int64_t g) {
-    QuantizeGroupOf<type.value>(values, first, out.group, out.codes + g * out.group_stride(),
-                                out.steps + g * out.tile_rows, out.sums + g * out.tile_rows);
-  });
-}
-
-template <DataType kType>
-void QuantizeActivationsOf(const void* x, int64_t n, const AsymmetricRows& out) {
-  const HalvesTag d;
-  auto largest_step = hn::Zero(d), not_finite = hn::Zero(d);
-  ForGroups<kType>(x, n, out, [&](auto type, const void* values, int64_t first, int64_t g) {
-    FindRanges<type.value>(values, first, out.codes + g * out.group_stride(), largest_step, not_finite);
-  });
-  const float largest = hn::GetLane(hn::MaxOfLanes(d, largest_step)),
-              bad = hn::GetLane(hn::SumOfLanes(d, not_finite)),
-              unit = largest * (1.0f / AsymmetricGroup::kLargestMultiple);
-  const bool encodable = largest >= kSmallestCoded && bad == 0.0f;
-  ForGroups<kType>(x, n, out, [&](auto type, const void* values, int64_t first, int64_t g) {
-    AsymmetricGroup* codes = out.codes + g * out.group_stride();
-    float& sum = out.sums[g * out.tile_rows];
-    out.steps[g * out.tile_rows] = unit + bad;
-    if (encodable) {
-      sum = EncodeGroup<type.value>(values, first, unit, codes);
-    } else {
-      *codes = {};
-      sum = 0.0f;
-    }
-  });
 }
 
 void QuantizeBytesImpl(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
@@ -288,9 +143,6 @@ void QuantizeTermsImpl(const void* x, DataType dtype, int64_t n, const RowTerms&
 void QuantizeWideImpl(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
-void QuantizeAsymmetricImpl(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
-  KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
-}
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -302,7 +154,6 @@ HWY_EXPORT(QuantizeBytesImpl);
 HWY_EXPORT(QuantizePairsImpl);
 HWY_EXPORT(QuantizeTermsImpl);
 HWY_EXPORT(QuantizeWideImpl);
-HWY_EXPORT(QuantizeAsymmetricImpl);
 
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeBytesImpl)(x, dtype, n, out);
@@ -315,9 +166,6 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerm
 }
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeWideImpl)(x, dtype, n, out);
-}
-void QuantizeActivations(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
-  HWY_DYNAMIC_DISPATCH(QuantizeAsymmetricImpl)(x, dtype, n, out);
 }
 
 }  // namespace kvblend::kernels::simd

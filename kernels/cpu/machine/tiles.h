@@ -41,6 +41,8 @@ inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
+/// Groups of values with a smaller maximum get codes of 0: the inverse of their step need not be finite.
+inline constexpr float kSmallestCoded = 0x1p-110f;
 /// The largest magnitudes of codes: head_dim products of a query's and a key's, and kPanelKeys of a weight's (a
 /// probability times the step of its value) and a value's, stay below 2^31. Each is at least twelve bits where heads have
 /// up to 128 channels.

@@ -1,5 +1,6 @@
 // Highway helpers of the files with inner loops; included once per instruction set by each of them.
 #include "hwy/highway.h"
+#include "kernels/cpu/machine/tiles.h"
 #include "kernels/host/float_convert.h"
 #include "kernels/tensor.h"
 
@@ -143,9 +144,6 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f / 2));
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(d32, shifted))));
 }
-
-// Groups of values with a smaller maximum get codes of 0: the inverse of their step need not be finite.
-constexpr float kSmallestCoded = 0x1p-110f;
 
 HWY_INLINE float Sum(FullF32 d, hn::Vec<FullF32> v) { return hn::GetLane(hn::SumOfLanes(d, v)); }
 

@@ -2,11 +2,13 @@
 // codes, whose sums would be cut off if they did not fit, against integers; random ones against double; and how rows are rounded.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "kernels/host/float_convert.h"
 #include "tests/conformance/cpu/code_fixture.h"
 
 namespace kvblend::kernels {
@@ -179,9 +181,16 @@ std::vector<double> ValuesOf(const AsymmetricRows& row) {
   return values;
 }
 
+class AsymmetricRowsTest : public AsymmetricProductsTest {
+ protected:
+  void Quantize(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) const {
+    kernels_.front()->asymmetric.quantize(x, dtype, n, out);
+  }
+};
+
 // Of any size, of one sign or of both, also where a row's halves are of very different size: within half a step of a half's
 // own range, and what is 0 is exactly that.
-TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
+TEST_F(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
   Rng rng(20261127);
   std::normal_distribution<float> normal;
   for (int exponent = -140; exponent <= 118; exponent += 3) {
@@ -202,7 +211,7 @@ TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
       AsymmetricGroup groups[3];
       float steps[3], sums[3];
       const AsymmetricRows row{groups, steps, sums, 3 * kGroup, kGroup};
-      simd::QuantizeActivations(x.data(), kF32, kCols, row);
+      Quantize(x.data(), kF32, kCols, row);
       x.resize(3 * kGroup);
       float least[6] = {}, most[6] = {};
       for (int64_t c = 0; c < 3 * kGroup; ++c) {
@@ -233,7 +242,7 @@ TEST(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
   }
 }
 
-TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsRow) {
+TEST_F(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsRow) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
                           -std::numeric_limits<float>::infinity()}) {
     for (int64_t place = 0; place < 2 * kGroup; place += 9) {
@@ -241,9 +250,32 @@ TEST(AsymmetricRowsTest, WhatIsNotFiniteShowsInItsRow) {
       x[place] = bad;
       AsymmetricGroup groups[2];
       float steps[2], sums[2];
-      simd::QuantizeActivations(x.data(), kF32, 2 * kGroup,
-                                AsymmetricRows{groups, steps, sums, 2 * kGroup, kGroup});
+      Quantize(x.data(), kF32, 2 * kGroup, AsymmetricRows{groups, steps, sums, 2 * kGroup, kGroup});
       EXPECT_TRUE(std::isnan(steps[0])) << bad << " at " << place;
+    }
+  }
+}
+
+TEST_F(AsymmetricRowsTest, RowsOfATileAndOfOtherTypesHaveTheSameCodes) {
+  constexpr int64_t kCols = 70, kGroups = 3, kRows = 4;
+  Rng rng(20261128);
+  std::normal_distribution<float> normal;
+  std::vector<uint16_t> halves(kCols);
+  std::vector<float> x(kCols);
+  for (int64_t c = 0; c < kCols; ++c) {
+    halves[c] = F32ToBf16(normal(rng));
+    x[c] = Bf16ToF32(halves[c]);
+  }
+  AsymmetricGroup alone[kGroups], tile[kGroups * kRows];
+  float steps[kGroups], sums[kGroups], tile_steps[kGroups * kRows], tile_sums[kGroups * kRows];
+  Quantize(x.data(), kF32, kCols, {alone, steps, sums, kGroups * kGroup, kGroup});
+  const AsymmetricRows rows{tile, tile_steps, tile_sums, kGroups * kGroup, kGroup, kRows};
+  for (int64_t r = 0; r < kRows; ++r) Quantize(halves.data(), DataType::kBF16, kCols, rows.Row(r));
+  for (int64_t g = 0; g < kGroups; ++g) {
+    for (int64_t r = 0; r < kRows; ++r) {
+      EXPECT_EQ(std::memcmp(&tile[g * kRows + r], &alone[g], sizeof(alone[g])), 0) << g << ", " << r;
+      EXPECT_EQ(tile_steps[g * kRows + r], steps[g]);
+      EXPECT_EQ(tile_sums[g * kRows + r], sums[g]);
     }
   }
 }

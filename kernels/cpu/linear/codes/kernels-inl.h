@@ -202,14 +202,22 @@ void Multiply(const RowCodes& rows, const BlockCodes& block, int64_t first_group
 #include "kernels/cpu/linear/codes/pairs-inl.h"
 #include "kernels/cpu/linear/codes/wide-inl.h"
 
-constexpr CodeKernels kKernels = {
-    .name = Ops::kName,
-    .bytes = {.rows = Ops::kRows, .width = kPackedBlock, .expand = &Expand, .multiply = &Multiply},
-    .pairs = {.rows = Ops::kPairRows,
-              .width = kPackedBlock,
-              .expand = &ExpandPairs,
-              .multiply = &MultiplyPairs},
-    .wide = {.rows = Ops::kPairRows, .width = kWideWidth, .expand = &ExpandWide, .multiply = &MultiplyWide},
-    .few_rows = &FewRows<int8_t>,
-    .few_term_rows = &FewRows<CodeTerms>,
-    .few_pair_rows = Ops::kFewPairRows ? &FewRows<int16_t> : nullptr};
+constexpr CodeKernels kKernels = {.name = Ops::kName,
+                                  .bytes = {.rows = Ops::kRows,
+                                            .width = kPackedBlock,
+                                            .quantize = &simd::QuantizeActivations,
+                                            .expand = &Expand,
+                                            .multiply = &Multiply},
+                                  .pairs = {.rows = Ops::kPairRows,
+                                            .width = kPackedBlock,
+                                            .quantize = &simd::QuantizeActivations,
+                                            .expand = &ExpandPairs,
+                                            .multiply = &MultiplyPairs},
+                                  .wide = {.rows = Ops::kPairRows,
+                                           .width = kWideWidth,
+                                           .quantize = &simd::QuantizeActivations,
+                                           .expand = &ExpandWide,
+                                           .multiply = &MultiplyWide},
+                                  .few_rows = &FewRows<int8_t>,
+                                  .few_term_rows = &FewRows<CodeTerms>,
+                                  .few_pair_rows = Ops::kFewPairRows ? &FewRows<int16_t> : nullptr};

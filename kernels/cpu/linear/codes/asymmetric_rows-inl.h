@@ -1,0 +1,131 @@
+// Rows of activations in asymmetric codes (code_products.h), on AVX2; included by asymmetric-inl.h. A row is read twice: for what
+// its halves reach from and to, of which the largest gives the row its step, and to be encoded. A group's even inputs lie in every
+// other lane, its odd ones in those between, so that both halves are encoded at once.
+
+constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / Ops::kLanes};
+
+// What a group's halves are stays in place of its codes until these are known.
+struct HalfRanges {
+  float least[2];  // 0 or less
+  float steps[2];  // as large as they have to be
+};
+static_assert(sizeof(HalfRanges) <= sizeof(AsymmetricGroup::codes));
+
+// Of lanes 0, 2, .. and of lanes 1, 3, ..: the two lowest of the result.
+template <class Op>
+HWY_INLINE __m128 OfHalves(__m256 v, Op op) {
+  const __m128 four = op(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  return op(four, _mm_movehl_ps(four, four));
+}
+
+// not_finite: NaN in a lane where a value is none
+HWY_INLINE HalfRanges RangesOf(const float* x, __m128& largest_step, __m256& not_finite) {
+  __m256 least = _mm256_setzero_ps(), most = _mm256_setzero_ps();
+  for (int i = 0; i < kGroupVectors; ++i) {
+    const __m256 v = _mm256_loadu_ps(x + i * Ops::kLanes);
+    least = _mm256_min_ps(least, v);
+    most = _mm256_max_ps(most, v);
+    not_finite = _mm256_fmadd_ps(v, _mm256_setzero_ps(), not_finite);
+  }
+  const __m128 low = OfHalves(least, [](__m128 a, __m128 b) { return _mm_min_ps(a, b); }),
+               high = OfHalves(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
+  // One code less than there are: the zero point is rounded too. Divided first, as the difference might overflow.
+  const __m128 inverse = _mm_set1_ps(1.0f / 254.0f);
+  const __m128 steps = _mm_sub_ps(_mm_mul_ps(high, inverse), _mm_mul_ps(low, inverse));
+  largest_step = _mm_max_ps(largest_step, steps);
+  HalfRanges ranges;
+  static_assert(sizeof(ranges) == sizeof(__m128));
+  _mm_storeu_ps(ranges.least, _mm_movelh_ps(low, steps));
+  return ranges;
+}
+
+// Both halves' numbers, as the lanes of their inputs have them.
+HWY_INLINE __m256 ByHalves(const float* numbers) {
+  double both;
+  std::memcpy(&both, numbers, sizeof(both));
+  return _mm256_castpd_ps(_mm256_set1_pd(both));
+}
+
+// The codes of eight inputs at a time, in the order of words: 0 4 1 5 2 6 3 7. codes: of kLanes inputs each
+HWY_INLINE void StoreInOrder(const __m256i (&codes)[kGroupVectors], int8_t* out) {
+  static_assert(kGroupVectors == 4);
+  // Its lower half has inputs 0 .. 3 of each eight, its upper half the others.
+  const __m256i bytes =
+      _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3]));
+  const __m128i lower = _mm256_castsi256_si128(bytes), upper = _mm256_extracti128_si256(bytes, 1);
+  auto* target = reinterpret_cast<__m128i*>(out);
+  _mm_storeu_si128(target, _mm_unpacklo_epi8(lower, upper));
+  _mm_storeu_si128(target + 1, _mm_unpackhi_epi8(lower, upper));
+}
+
+// Returns the sum of the group's values, in steps of the row, `unit`.
+HWY_INLINE float EncodeGroup(const float* x, const HalfRanges& ranges, float unit, float inverse_unit,
+                             AsymmetricGroup* out) {
+  const __m256 wanted = _mm256_ceil_ps(_mm256_mul_ps(ByHalves(ranges.steps), _mm256_set1_ps(inverse_unit)));
+  const __m256 multiple =
+      _mm256_min_ps(_mm256_max_ps(wanted, _mm256_set1_ps(1.0f)),
+                    _mm256_set1_ps(static_cast<float>(AsymmetricGroup::kLargestMultiple)));
+  const __m256 inverse = _mm256_div_ps(_mm256_set1_ps(1.0f), _mm256_mul_ps(multiple, _mm256_set1_ps(unit)));
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  const __m256 zero_point = _mm256_sub_ps(
+      _mm256_round_ps(_mm256_mul_ps(_mm256_xor_ps(ByHalves(ranges.least), _mm256_set1_ps(-0.0f)), inverse),
+                      kNearest),
+      _mm256_set1_ps(128.0f));
+  __m256i codes[kGroupVectors];
+  __m256i sums = _mm256_setzero_si256();
+  for (int i = 0; i < kGroupVectors; ++i) {
+    codes[i] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_loadu_ps(x + i * Ops::kLanes), inverse, zero_point));
+    sums = _mm256_add_epi32(sums, codes[i]);
+  }
+  StoreInOrder(codes, out->codes);
+  const __m256 in_steps =
+      _mm256_fnmadd_ps(zero_point, _mm256_set1_ps(kGroupVectors), _mm256_cvtepi32_ps(sums));
+  const __m128 products = OfHalves(_mm256_mul_ps(in_steps, multiple), [](__m128 a, __m128 b) {
+    return _mm_add_ps(a, b);  // whole numbers below 2^24
+  });
+  // Of the lowest lanes, two each: multiples and zeros lie behind each other.
+  const __m128 factor = _mm256_castps256_ps128(multiple),
+               zeros = _mm_mul_ps(factor, _mm256_castps256_ps128(zero_point));
+  const __m128i both = _mm_cvtps_epi32(_mm_movelh_ps(factor, _mm_xor_ps(zeros, _mm_set1_ps(-0.0f))));
+  static_assert(offsetof(AsymmetricGroup, zeros) == offsetof(AsymmetricGroup, multiples) + sizeof(int32_t));
+  _mm_storel_epi64(reinterpret_cast<__m128i*>(out->multiples), _mm_packs_epi32(both, both));
+  return _mm_cvtss_f32(_mm_add_ss(products, _mm_movehdup_ps(products)));
+}
+
+// A row of f32 in whole groups: itself, or a copy with zeros behind it in the thread's memory.
+const float* PaddedRow(const void* x, DataType dtype, int64_t n, int64_t cols) {
+  if (dtype == DataType::kF32 && n == cols) return static_cast<const float*>(x);
+  auto* row = ThreadScratch<float>(ScratchSlot::kCodes, cols);
+  simd::ConvertRow(x, dtype, row, DataType::kF32, n);
+  std::fill(row + n, row + cols, 0.0f);
+  return row;
+}
+
+void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
+  const float* row = PaddedRow(x, dtype, n, out.cols);
+  const int64_t groups = out.groups(), stride = out.group_stride();
+  __m128 largest_step = _mm_setzero_ps();
+  __m256 not_finite = _mm256_setzero_ps();
+  for (int64_t g = 0; g < groups; ++g) {
+    const HalfRanges ranges = RangesOf(row + g * AsymmetricGroup::kInputs, largest_step, not_finite);
+    std::memcpy(out.codes[g * stride].codes, &ranges, sizeof(ranges));
+  }
+  const __m128 of_eight = OfHalves(not_finite, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
+  const float bad = _mm_cvtss_f32(of_eight) + _mm_cvtss_f32(_mm_movehdup_ps(of_eight)),
+              largest = std::max(_mm_cvtss_f32(largest_step), _mm_cvtss_f32(_mm_movehdup_ps(largest_step)));
+  const float unit = largest * (1.0f / AsymmetricGroup::kLargestMultiple), inverse_unit = 1.0f / unit;
+  const bool encodable = largest >= kSmallestCoded && bad == 0.0f;
+  for (int64_t g = 0; g < groups; ++g) {
+    AsymmetricGroup& group = out.codes[g * stride];
+    out.steps[g * out.tile_rows] = unit + bad;
+    if (!encodable) {
+      group = {};
+      out.sums[g * out.tile_rows] = 0.0f;
+      continue;
+    }
+    HalfRanges ranges;
+    std::memcpy(&ranges, group.codes, sizeof(ranges));
+    out.sums[g * out.tile_rows] =
+        EncodeGroup(row + g * AsymmetricGroup::kInputs, ranges, unit, inverse_unit, &group);
+  }
+}
