@@ -147,20 +147,22 @@ HWY_INLINE float StepOfNotFinite(const float* probabilities, const float* value_
 }
 
 // The nearest codes of kKeyStep weights, which fit: Highway's conversions would look for those that don't.
-HWY_INLINE void StoreCodes(const hn::Vec<CodeF32>* weights, hn::Vec<CodeF32> inverse, int16_t* codes) {
+HWY_INLINE void StoreCodes(const float* weights, hn::Vec<CodeF32> inverse, int16_t* codes) {
+  const auto code = [&](int64_t lane)
+                        HWY_ATTR { return hn::Mul(hn::Load(CodeF32(), weights + lane), inverse).raw; };
 #if HWY_TARGET == HWY_AVX2
-  const __m256i low = _mm256_cvtps_epi32(hn::Mul(weights[0], inverse).raw),
-                high = _mm256_cvtps_epi32(hn::Mul(weights[1], inverse).raw);
+  const __m256i low = _mm256_cvtps_epi32(code(0)), high = _mm256_cvtps_epi32(code(kCodeLanes));
   // Packing takes halves of 128 bits in turn.
   const __m256i all = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
 #else
-  const __m256i all = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(hn::Mul(weights[0], inverse).raw));
+  const __m256i all = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(code(0)));
 #endif
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), all);
 }
 
-// keys: a multiple of kKeyStep
-HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_steps, int64_t keys,
+// keys: a multiple of kKeyStep; where it is a constant, loops over a whole panel are unrolled
+template <class Keys>
+HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_steps, Keys keys,
                               WeightCodes& out) {
   const CodeF32 d;
   auto not_finite = hn::Zero(d);
@@ -168,28 +170,31 @@ HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_ste
     not_finite = hn::MulAdd(hn::LoadU(d, value_steps + j), hn::Zero(d), not_finite);
   }
   const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
-  float replaced[kPanelKeys];
+  alignas(64) float weights[kCodeTileRows][kPanelKeys];
+  float tops[kCodeTileRows], units[kCodeTileRows] = {}, replaced[kPanelKeys];
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const float* row = probabilities + r * kKeyBlock;
     const float* steps = value_steps;
-    float unit = 0;
     if (!finite) {
-      unit = StepOfNotFinite(row, value_steps, keys, replaced);
+      units[r] = StepOfNotFinite(row, value_steps, keys, replaced);
       steps = replaced;
     }
-    hn::Vec<CodeF32> weights[kPanelKeys / kCodeLanes];
     auto largest = hn::Zero(d);
     for (int64_t j = 0; j < keys; j += kCodeLanes) {
-      weights[j / kCodeLanes] = hn::Mul(hn::LoadU(d, row + j), hn::LoadU(d, steps + j));
-      largest = hn::Max(largest, weights[j / kCodeLanes]);
+      const auto weight = hn::Mul(hn::LoadU(d, row + j), hn::LoadU(d, steps + j));
+      hn::Store(weight, d, weights[r] + j);
+      largest = hn::Max(largest, weight);
     }
-    const float top = hn::GetLane(hn::MaxOfLanes(d, largest));
+    tops[r] = hn::GetLane(hn::MaxOfLanes(d, largest));
+  }
+  // All rows' largest weights are searched before any is divided by, so that no row waits for another.
+  for (int64_t r = 0; r < kCodeTileRows; ++r) {
     // Weights too small for an inverse are nothing beside any other panel's.
-    const float inverse = top >= kSmallestCoded ? kWeightLimit / top : 0.0f;
+    const float inverse = tops[r] >= kSmallestCoded ? kWeightLimit / tops[r] : 0.0f;
     for (int64_t j = 0; j < keys; j += kKeyStep) {
-      StoreCodes(weights + j / kCodeLanes, hn::Set(d, inverse), out.codes[r] + j);
+      StoreCodes(weights[r] + j, hn::Set(d, inverse), out.codes[r] + j);
     }
-    out.steps[r] = unit + (inverse == 0 ? 0.0f : top / kWeightLimit);
+    out.steps[r] = units[r] + (inverse == 0 ? 0.0f : tops[r] * (1 / kWeightLimit));
   }
 }
 
@@ -220,8 +225,13 @@ void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels,
   for (int64_t step = 0; step < steps; step += kPanelSteps, alphas = ones) {
     const uint32_t* panel = *panels++;
     const int64_t count = std::min(kPanelSteps, steps - step);
-    EncodeWeights(reinterpret_cast<const float*>(probabilities) + 2 * step,
-                  reinterpret_cast<const float*>(panel + kPanelSteps * columns), 2 * count, weights);
+    const float *rows = reinterpret_cast<const float*>(probabilities) + 2 * step,
+                *value_steps = reinterpret_cast<const float*>(panel + kPanelSteps * columns);
+    if (count == kPanelSteps) {
+      EncodeWeights(rows, value_steps, std::integral_constant<int64_t, kPanelKeys>(), weights);
+    } else {
+      EncodeWeights(rows, value_steps, 2 * count, weights);
+    }
     ForCodeColumns(columns, [&](auto vectors, int64_t column) HWY_ATTR {
       AddCodeColumns<kVnni, vectors()>(weights, panel + column, count, columns, alphas, out + column);
     });
