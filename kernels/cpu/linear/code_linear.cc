@@ -83,10 +83,9 @@ class BlockOutput {
 
 // REQUIRES: x.rows <= kMaxColumnRows
 template <class Code>
-absl::Status FewRows(CpuContext& context, ColumnProduct<Code> product, ConstMatrixView x,
-                     const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
-  const auto quantized =
-      QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, &simd::QuantizeActivations);
+absl::Status FewRows(CpuContext& context, RowQuantizer<Code> quantize, ColumnProduct<Code> product,
+                     ConstMatrixView x, const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, quantize);
   if (!quantized.ok()) return quantized.status();
   CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
@@ -196,7 +195,9 @@ absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights
                         MatrixView out) {
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows <= kMaxColumnRows) return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
+  if (x.rows <= kMaxColumnRows) {
+    return FewRows(context, kernels.bytes.quantize, kernels.few_rows, x, matrix, accumulate, out);
+  }
   return ManyRows(context, kernels.bytes, x, matrix, matrix.smallest_group(), accumulate, out);
 }
 
@@ -227,9 +228,9 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
     return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }
   if (kernels.FewRowsAsPairs(matrix.smallest_bits())) {
-    return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
+    return FewRows(context, kernels.pairs.quantize, kernels.few_pair_rows, x, matrix, accumulate, out);
   }
-  return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
+  return FewRows(context, kernels.quantize_terms, kernels.few_term_rows, x, matrix, accumulate, out);
 }
 
 }  // namespace kvblend::kernels

@@ -185,6 +185,7 @@ struct CodeKernels {
   BlockKernels<AsymmetricGroup> asymmetric = {};
   ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
+  RowQuantizer<CodeTerms> quantize_terms;  // the same codes as those of pairs
   /// The same for weights of more than 4 bits; null where terms are as fast.
   ColumnProduct<int16_t> few_pair_rows;
 
@@ -210,7 +211,6 @@ namespace simd {
 /// out.cols: n rounded up to kChunkInputs and to whole groups
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out);
-void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out);
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out);
 
 }  // namespace simd

@@ -1,4 +1,4 @@
-// Activations as codes of 8 or 16 bits, and as terms of the latter (code_products.h).
+// Activations as codes of 8 or 16 bits (code_products.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear/quantize_activations.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -56,39 +56,14 @@ HWY_INLINE void OrderAsWords(int8_t* codes, int64_t group) {
   }
 }
 
-// The terms of a group's codes, in the order of words.
-template <class D32>
-HWY_INLINE void StoreTerms(D32, hn::Vec<D32> code, int64_t index, int8_t* high, int8_t* low) {
-  const hn::RebindToFloat<D32> d;
-  const hn::Rebind<int8_t, D32> d8;
-  // The nearest multiple: what is left is at most 127 in magnitude.
-  const auto upper =
-      hn::NearestInt(hn::Mul(hn::ConvertTo(d, code), hn::Set(d, 1.0f / static_cast<float>(kTermBase))));
-  const auto lower = hn::Sub(code, hn::Sub(hn::ShiftLeft<8>(upper), upper));
-  static_assert(kTermBase == 255);
-  hn::StoreU(hn::DemoteTo(d8, upper), d8, high + index);
-  hn::StoreU(hn::DemoteTo(d8, lower), d8, low + index);
-}
-void JoinTerms(int8_t* high, int8_t* low, int64_t group, CodeTerms* out) {
-  OrderAsWords(high, group);
-  OrderAsWords(low, group);
-  for (int64_t i = 0; i < group; i += kCodesPerWord) {
-    std::copy_n(high + i, kCodesPerWord, out[i / kCodesPerWord].high);
-    std::copy_n(low + i, kCodesPerWord, out[i / kCodesPerWord].low);
-  }
-}
-
 // One group, of whole vectors.
 template <DataType kType, class Code>
 HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* codes, float* step,
                                 float* sum) {
-  constexpr bool kTerms = std::is_same_v<Code, CodeTerms>;
-  using Stored =
-      std::conditional_t<kTerms, int8_t, std::conditional_t<std::is_same_v<Code, WideCode>, int16_t, Code>>;
-  [[maybe_unused]] alignas(64) int8_t high[kChunkInputs], low[kChunkInputs];
+  using Stored = std::conditional_t<std::is_same_v<Code, WideCode>, int16_t, Code>;
   const hn::CappedTag<float, kGroupLanes> d;
   const hn::RebindToSigned<decltype(d)> d32;
-  [[maybe_unused]] const hn::Rebind<Stored, decltype(d)> d_codes;
+  const hn::Rebind<Stored, decltype(d)> d_codes;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const Magnitude magnitude =
       MagnitudeOf<kType>(static_cast<const std::byte*>(x) + i * SizeOf(kType), static_cast<size_t>(group));
@@ -98,13 +73,8 @@ HWY_INLINE void QuantizeGroupOf(const void* x, int64_t i, int64_t group, Code* c
   for (int64_t j = 0; j < group; j += lanes) {
     const auto code = hn::NearestInt(hn::Mul(LoadF32<kType>(d, x, i + j), inverse));
     total = hn::Add(total, code);
-    if constexpr (kTerms) {
-      StoreTerms(d32, code, j, high, low);
-    } else {
-      hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, reinterpret_cast<Stored*>(codes) + j);
-    }
+    hn::StoreU(hn::DemoteTo(d_codes, code), d_codes, reinterpret_cast<Stored*>(codes) + j);
   }
-  if constexpr (kTerms) JoinTerms(high, low, group, codes);
   if constexpr (std::is_same_v<Code, int8_t>) OrderAsWords(codes, group);
   *step = hn::GetLane(StepOf<Code>(d, largest, not_finite));
   *sum = *step * static_cast<float>(hn::GetLane(hn::SumOfLanes(d32, total)));
@@ -137,9 +107,6 @@ void QuantizeBytesImpl(const void* x, DataType dtype, int64_t n, const RowCodes&
 void QuantizePairsImpl(const void* x, DataType dtype, int64_t n, const RowPairs& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
-void QuantizeTermsImpl(const void* x, DataType dtype, int64_t n, const RowTerms& out) {
-  KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
-}
 void QuantizeWideImpl(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   KVBLEND_FOR_DTYPE(dtype, QuantizeActivationsOf<kType>(x, n, out));
 }
@@ -152,7 +119,6 @@ namespace kvblend::kernels::simd {
 
 HWY_EXPORT(QuantizeBytesImpl);
 HWY_EXPORT(QuantizePairsImpl);
-HWY_EXPORT(QuantizeTermsImpl);
 HWY_EXPORT(QuantizeWideImpl);
 
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCodes& out) {
@@ -160,9 +126,6 @@ void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowCode
 }
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowPairs& out) {
   HWY_DYNAMIC_DISPATCH(QuantizePairsImpl)(x, dtype, n, out);
-}
-void QuantizeActivations(const void* x, DataType dtype, int64_t n, const RowTerms& out) {
-  HWY_DYNAMIC_DISPATCH(QuantizeTermsImpl)(x, dtype, n, out);
 }
 void QuantizeActivations(const void* x, DataType dtype, int64_t n, const WideRows& out) {
   HWY_DYNAMIC_DISPATCH(QuantizeWideImpl)(x, dtype, n, out);

@@ -221,16 +221,6 @@ TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
 }
 
 // The sum of a row's codes, each of which must be within its limits.
-int64_t SumOfCodes(const RowTerms& row) {
-  int64_t sum = 0;
-  for (int64_t i = 0; i < row.cols / kCodesPerWord; ++i) {
-    for (int64_t j = 0; j < kCodesPerWord; ++j) {
-      for (const int term : {row.codes[i].high[j], row.codes[i].low[j]}) EXPECT_LE(std::abs(term), 127);
-      sum += kTermBase * row.codes[i].high[j] + row.codes[i].low[j];
-    }
-  }
-  return sum;
-}
 template <typename Code>
 int64_t SumOfCodes(const CodedRows<Code>& row) {
   int64_t sum = 0;
@@ -267,7 +257,6 @@ void QuantizesNumbersOfAnySize() {
 TEST_F(CodeKernelsTest, ActivationsOfAnySizeHaveCodes) {
   QuantizesNumbersOfAnySize<int8_t>();
   QuantizesNumbersOfAnySize<int16_t>();
-  QuantizesNumbersOfAnySize<CodeTerms>();
   QuantizesNumbersOfAnySize<WideCode>();
 }
 

@@ -1,14 +1,18 @@
 // Few rows of activations in 16 bits, in two terms of 8 each or as pairs, on every instruction set that this processor has: the
 // largest terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs of many
 // rows give.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "kernels/cpu/linear/code_products.h"
+#include "kernels/host/float_convert.h"
 #include "tests/conformance/cpu/code_fixture.h"
 #include "tests/conformance/harness.h"
 #include "tests/conformance/random_codes.h"
@@ -129,6 +133,64 @@ TEST_F(CodeTermsTest, FewRowsAreBitForBitAsPairsOfMany) {
           ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows, many);
         }
       }
+    }
+  }
+}
+
+// Of any size, in groups of 16 and of 32, with a part of a group behind them, as f32 and as bf16: both terms together are the codes
+// that pairs have.
+TEST_F(CodeTermsTest, ActivationsHaveTheCodesOfPairs) {
+  Rng rng(20261128);
+  std::normal_distribution<float> normal;
+  for (int exponent = -149; exponent <= 120; exponent += 2) {
+    for (const int64_t group : {16, 32}) {
+      for (const int64_t count : {96, 75}) {
+        SCOPED_TRACE(testing::Message() << "2^" << exponent << ", " << count << " in groups of " << group);
+        constexpr int64_t kCols = 96;
+        std::vector<float> x(count);
+        std::vector<uint16_t> halves(count);
+        for (int64_t i = 0; i < count; ++i) {
+          const float value = std::ldexp(std::clamp(normal(rng), -4.0f, 4.0f), exponent);
+          halves[i] = F32ToBf16(i / group == 1 ? 0.0f : value);
+          x[i] = Bf16ToF32(halves[i]);
+        }
+        std::vector<int16_t> codes(kCols);
+        std::vector<float> steps(kCols / group), sums(steps.size());
+        simd::QuantizeActivations(x.data(), kF32, count,
+                                  RowPairs{codes.data(), steps.data(), sums.data(), kCols, group});
+        for (const bool of_halves : {false, true}) {
+          std::vector<CodeTerms> terms(kCols / kCodesPerWord);
+          std::vector<float> term_steps(steps.size()), term_sums(steps.size());
+          const void* row = of_halves ? static_cast<const void*>(halves.data()) : x.data();
+          kernels_.front()->quantize_terms(
+              row, of_halves ? DataType::kBF16 : kF32, count,
+              RowTerms{terms.data(), term_steps.data(), term_sums.data(), kCols, group});
+          for (int64_t i = 0; i < kCols; ++i) {
+            const int64_t place = i / 8 * 8 + kPlaces[i % 8];
+            const CodeTerms& word = terms[place / kCodesPerWord];
+            const int high = word.high[place % kCodesPerWord], low = word.low[place % kCodesPerWord];
+            ASSERT_LE(std::max(std::abs(high), std::abs(low)), 127) << i;
+            ASSERT_EQ(kTermBase * high + low, codes[i]) << i;
+          }
+          EXPECT_EQ(term_steps, steps);
+          EXPECT_EQ(term_sums, sums);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CodeTermsTest, WhatIsNotFiniteShowsInItsGroup) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
+    for (int64_t place = 0; place < 64; place += 5) {
+      std::vector<float> x(64, 1.0f), steps(2), sums(2);
+      x[place] = bad;
+      std::vector<CodeTerms> terms(16);
+      kernels_.front()->quantize_terms(x.data(), kF32, 64,
+                                       RowTerms{terms.data(), steps.data(), sums.data(), 64, 32});
+      EXPECT_TRUE(std::isnan(steps[place / 32])) << bad << " at " << place;
+      EXPECT_EQ(steps[1 - place / 32], 1.0f / kLargestRowCode<CodeTerms>);
     }
   }
 }

@@ -9,9 +9,6 @@
 
 #include "kernels/cpu/linear/codes/kernels-inl.h"
 
-// Where asymmetric rows come from.
-#include "kernels/cpu/linear/codes/asymmetric_rows-inl.h"
-
 // As of wide groups, what a tile reads of the weights lies in one piece.
 constexpr int kAsymmetricRows = Ops::kPairRows, kAsymmetricVectors = Ops::kPairVectors;
 constexpr int64_t kAsymmetricWidth = kAsymmetricVectors * Ops::kLanes;

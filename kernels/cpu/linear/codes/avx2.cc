@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "kernels/cpu/linear/codes/intrinsics.h"
-#include "kernels/cpu/machine/scratch.h"
-#include "kernels/cpu/simd/simd.h"
 
 #if defined(__x86_64__)
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")

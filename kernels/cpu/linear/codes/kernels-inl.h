@@ -220,4 +220,5 @@ constexpr CodeKernels kKernels = {.name = Ops::kName,
                                            .multiply = &MultiplyWide},
                                   .few_rows = &FewRows<int8_t>,
                                   .few_term_rows = &FewRows<CodeTerms>,
+                                  .quantize_terms = &QuantizeTerms,
                                   .few_pair_rows = Ops::kFewPairRows ? &FewRows<int16_t> : nullptr};

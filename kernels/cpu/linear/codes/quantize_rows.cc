@@ -1,15 +1,27 @@
-// Rows of activations in asymmetric codes (code_products.h), on AVX2; included by asymmetric-inl.h. A row is read twice: for what
-// its halves reach from and to, of which the largest gives the row its step, and to be encoded. A group's even inputs lie in every
-// other lane, its odd ones in those between, so that both halves are encoded at once.
+// Rows of activations as terms and as asymmetric codes (code_products.h), in AVX2's vectors, which every processor has that
+// multiplies codes.
+#include "kernels/cpu/linear/codes/intrinsics.h"
+#include "kernels/cpu/machine/scratch.h"
+#include "kernels/cpu/machine/tiles.h"
+#include "kernels/cpu/simd/simd.h"
 
-constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / Ops::kLanes};
+#if defined(__x86_64__)
+#include <limits>
 
-// What a group's halves are stays in place of its codes until these are known.
-struct HalfRanges {
-  float least[2];  // 0 or less
-  float steps[2];  // as large as they have to be
-};
-static_assert(sizeof(HalfRanges) <= sizeof(AsymmetricGroup::codes));
+HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
+namespace kvblend::kernels {
+namespace {
+
+constexpr int kLanes = 8;
+
+// A row of f32 in whole groups: itself, or a copy with zeros behind it in the thread's memory.
+const float* PaddedRow(const void* x, DataType dtype, int64_t n, int64_t cols) {
+  if (dtype == DataType::kF32 && n == cols) return static_cast<const float*>(x);
+  auto* row = ThreadScratch<float>(ScratchSlot::kCodes, cols);
+  simd::ConvertRow(x, dtype, row, DataType::kF32, n);
+  std::fill(row + n, row + cols, 0.0f);
+  return row;
+}
 
 // Of lanes 0, 2, .. and of lanes 1, 3, ..: the two lowest of the result.
 template <class Op>
@@ -18,11 +30,91 @@ HWY_INLINE __m128 OfHalves(__m256 v, Op op) {
   return op(four, _mm_movehl_ps(four, four));
 }
 
+// Of all lanes.
+template <class Op>
+HWY_INLINE float OfLanes(__m256 v, Op op) {
+  const __m128 two = OfHalves(v, op);
+  return _mm_cvtss_f32(op(two, _mm_movehdup_ps(two)));
+}
+HWY_INLINE int32_t SumOfLanes(__m256i v) {
+  const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)),
+                two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
+}
+
+// --- terms ---
+
+// kVectors: of a group
+template <int kVectors>
+HWY_INLINE void EncodeTerms(const float* x, CodeTerms* out, float* step, float* sum) {
+  constexpr auto kLimit = static_cast<float>(kLargestRowCode<CodeTerms>);
+  __m256 values[kVectors], most = _mm256_setzero_ps(), not_finite = _mm256_setzero_ps();
+  for (int v = 0; v < kVectors; ++v) {
+    values[v] = _mm256_loadu_ps(x + v * kLanes);
+    most = _mm256_max_ps(most, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), values[v]));
+    not_finite = _mm256_fmadd_ps(values[v], _mm256_setzero_ps(), not_finite);  // NaN where one is none
+  }
+  const float largest = OfLanes(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
+  const bool finite = _mm256_movemask_ps(_mm256_cmp_ps(not_finite, not_finite, _CMP_UNORD_Q)) == 0;
+  const __m256 inverse = _mm256_set1_ps(finite && largest >= kSmallestCoded ? kLimit / largest : 0.0f);
+  __m256i total = _mm256_setzero_si256();
+  for (int v = 0; v < kVectors; v += 2, out += 2 * kLanes / kCodesPerWord) {
+    __m256i upper[2], lower[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(values[v + i], inverse));
+      total = _mm256_add_epi32(total, code);
+      // The nearest multiple: what is left is at most 127 in magnitude.
+      upper[i] =
+          _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(1.0f / kTermBase)));
+      static_assert(kTermBase == 255);
+      lower[i] = _mm256_add_epi32(_mm256_sub_epi32(code, _mm256_slli_epi32(upper[i], 8)), upper[i]);
+    }
+    // Packing takes both halves of vectors by themselves, so `first` has inputs 0 .. 3 of each eight, and `second` the others:
+    // in turn, they are words.
+    const __m256i bytes =
+        _mm256_packs_epi16(_mm256_packs_epi32(upper[0], upper[1]), _mm256_packs_epi32(lower[0], lower[1]));
+    const __m128i first = _mm256_castsi256_si128(bytes), second = _mm256_extracti128_si256(bytes, 1);
+    const __m128i high = _mm_unpacklo_epi8(first, second), low = _mm_unpackhi_epi8(first, second);
+    auto* target = reinterpret_cast<__m128i*>(out);
+    _mm_storeu_si128(target, _mm_unpacklo_epi32(high, low));
+    _mm_storeu_si128(target + 1, _mm_unpackhi_epi32(high, low));
+  }
+  *step = finite ? largest * (1.0f / kLimit) : std::numeric_limits<float>::quiet_NaN();
+  *sum = *step * static_cast<float>(SumOfLanes(total));
+}
+
+}  // namespace
+
+void QuantizeTerms(const void* x, DataType dtype, int64_t n, const RowTerms& out) {
+  const float* row = PaddedRow(x, dtype, n, out.cols);
+  const auto encode = out.group == 32 ? &EncodeTerms<4> : &EncodeTerms<2>;
+  for (int64_t g = 0; g < out.groups(); ++g) {
+    encode(row + g * out.group, out.codes + g * out.group_stride(), out.steps + g * out.tile_rows,
+           out.sums + g * out.tile_rows);
+  }
+}
+
+namespace {
+
+// --- asymmetric codes ---
+//
+// A row is read twice: for what its halves reach from and to, of which the largest gives the row its step, and to be encoded. A
+// group's even inputs lie in every other lane, its odd ones in those between, so that both halves are encoded at once.
+
+constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / kLanes};
+
+// What a group's halves are stays in place of its codes until these are known.
+struct HalfRanges {
+  float least[2];  // 0 or less
+  float steps[2];  // as large as they have to be
+};
+static_assert(sizeof(HalfRanges) <= sizeof(AsymmetricGroup::codes));
+
 // not_finite: NaN in a lane where a value is none
 HWY_INLINE HalfRanges RangesOf(const float* x, __m128& largest_step, __m256& not_finite) {
   __m256 least = _mm256_setzero_ps(), most = _mm256_setzero_ps();
   for (int i = 0; i < kGroupVectors; ++i) {
-    const __m256 v = _mm256_loadu_ps(x + i * Ops::kLanes);
+    const __m256 v = _mm256_loadu_ps(x + i * kLanes);
     least = _mm256_min_ps(least, v);
     most = _mm256_max_ps(most, v);
     not_finite = _mm256_fmadd_ps(v, _mm256_setzero_ps(), not_finite);
@@ -74,7 +166,7 @@ HWY_INLINE float EncodeGroup(const float* x, const HalfRanges& ranges, float uni
   __m256i codes[kGroupVectors];
   __m256i sums = _mm256_setzero_si256();
   for (int i = 0; i < kGroupVectors; ++i) {
-    codes[i] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_loadu_ps(x + i * Ops::kLanes), inverse, zero_point));
+    codes[i] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_loadu_ps(x + i * kLanes), inverse, zero_point));
     sums = _mm256_add_epi32(sums, codes[i]);
   }
   StoreInOrder(codes, out->codes);
@@ -92,14 +184,7 @@ HWY_INLINE float EncodeGroup(const float* x, const HalfRanges& ranges, float uni
   return _mm_cvtss_f32(_mm_add_ss(products, _mm_movehdup_ps(products)));
 }
 
-// A row of f32 in whole groups: itself, or a copy with zeros behind it in the thread's memory.
-const float* PaddedRow(const void* x, DataType dtype, int64_t n, int64_t cols) {
-  if (dtype == DataType::kF32 && n == cols) return static_cast<const float*>(x);
-  auto* row = ThreadScratch<float>(ScratchSlot::kCodes, cols);
-  simd::ConvertRow(x, dtype, row, DataType::kF32, n);
-  std::fill(row + n, row + cols, 0.0f);
-  return row;
-}
+}  // namespace
 
 void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out) {
   const float* row = PaddedRow(x, dtype, n, out.cols);
@@ -110,8 +195,7 @@ void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const Asymmetr
     const HalfRanges ranges = RangesOf(row + g * AsymmetricGroup::kInputs, largest_step, not_finite);
     std::memcpy(out.codes[g * stride].codes, &ranges, sizeof(ranges));
   }
-  const __m128 of_eight = OfHalves(not_finite, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); });
-  const float bad = _mm_cvtss_f32(of_eight) + _mm_cvtss_f32(_mm_movehdup_ps(of_eight)),
+  const float bad = OfLanes(not_finite, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); }),
               largest = std::max(_mm_cvtss_f32(largest_step), _mm_cvtss_f32(_mm_movehdup_ps(largest_step)));
   const float unit = largest * (1.0f / AsymmetricGroup::kLargestMultiple), inverse_unit = 1.0f / unit;
   const bool encodable = largest >= kSmallestCoded && bad == 0.0f;
@@ -129,3 +213,7 @@ void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const Asymmetr
         EncodeGroup(row + g * AsymmetricGroup::kInputs, ranges, unit, inverse_unit, &group);
   }
 }
+
+}  // namespace kvblend::kernels
+HWY_POP_ATTRIBUTES
+#endif
