@@ -20,6 +20,7 @@
 #include "engine/api/engine.h"
 #include "tests/bench/arguments.h"
 #include "tests/bench/exact_prompt.h"
+#include "tests/bench/line_transfer.h"
 #include "tests/bench/samples.h"
 
 namespace kvblend {
@@ -32,7 +33,9 @@ constexpr char kNotes[] =
 and queueing included. Decode: steps from the first to the last token, greedy, past any end of text; KV: the memory of
 all pages in use at the first token, when the prompt has all of its pages, and at the last.
 memory: peak resident memory (VmHWM) of the process after one request, before anything else is measured.
-load: Engine::Create, with and without the self-check, the file being in the page cache.)";
+load: Engine::Create, with and without the self-check, the file being in the page cache.
+line: how long memory takes from one processor's cache to another's, in every round. A virtual machine's processors may be
+moved to where they share no cache, and back; threads are further apart then, and everything is slower.)";
 
 struct Config {
   EngineOptions engine;
@@ -143,6 +146,7 @@ class Bench {
     if (config_.Has("load")) KVBLEND_RETURN_IF_ERROR(MeasureLoad());
     KVBLEND_RETURN_IF_ERROR(AddFigures());
     for (int round = -config_.warm_up; round < config_.rounds; ++round) {
+      if (const double seconds = LineTransferSeconds(); round >= 0 && seconds > 0) line_.Add(seconds);
       for (const auto& figure : figures_) KVBLEND_RETURN_IF_ERROR(figure(round >= 0));
     }
     return absl::OkStatus();
@@ -155,6 +159,7 @@ class Bench {
     result["kv_dtype"] = engine_->info().kv_dtype;
     result["threads"] = config_.engine.num_threads > 0 ? config_.engine.num_threads : Processors();
     result["rounds"] = config_.rounds;
+    if (!line_.empty()) result["line_transfer_seconds"] = line_.ToJson();
     if (!memory_.is_null()) result["memory"] = memory_;
     if (!load_.empty()) {
       result["load"] = {{"seconds", load_.ToJson()}, {"seconds_without_self_check", bare_load_.ToJson()}};
@@ -186,6 +191,10 @@ class Bench {
   void Print(std::FILE* out) const {
     std::fprintf(out, "%s\nmedians of %d rounds (smallest to largest)\n", engine_->info().backend.c_str(),
                  config_.rounds);
+    if (!line_.empty()) {
+      std::fprintf(out, "line between processors %8.0f ns     (%.0f to %.0f)\n", 1e9 * line_.Median(),
+                   1e9 * line_.Min(), 1e9 * line_.Max());
+    }
     for (const Prefill& p : prefills_) {
       std::fprintf(out, "prefill %5d tokens    %9.1f tok/s  (%.1f to %.1f)  %.3f s\n", p.tokens,
                    p.rate.Median(), p.rate.Min(), p.rate.Max(), p.seconds.Median());
@@ -377,7 +386,7 @@ class Bench {
   std::unique_ptr<Engine> engine_;
   int32_t frame_tokens_ = 0;
   Json memory_;
-  Samples load_, bare_load_;
+  Samples load_, bare_load_, line_;
   std::vector<Prefill> prefills_;
   std::vector<Decode> decodes_;
   Batch batch_;
