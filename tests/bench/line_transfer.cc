@@ -32,7 +32,15 @@ double LineTransferSeconds() {
   alignas(128) std::atomic<int> line{0};
   std::atomic<bool> held{true};
   double seconds = 0;
-  // Neither is this thread, which keeps its processors.
+  // Both threads are new ones, because the calling one is not to be held to a processor.
+  std::thread answers([&] {
+    if (!HoldTo(processors[1])) held = false;
+    for (int i = 0; i < kRounds; ++i) {
+      while (line.load(std::memory_order_acquire) != 2 * i + 1) {
+      }
+      line.store(2 * i + 2, std::memory_order_release);
+    }
+  });
   std::thread asks([&] {
     if (!HoldTo(processors[0])) held = false;
     const auto start = std::chrono::steady_clock::now();
@@ -42,14 +50,6 @@ double LineTransferSeconds() {
       }
     }
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  });
-  std::thread answers([&] {
-    if (!HoldTo(processors[1])) held = false;
-    for (int i = 0; i < kRounds; ++i) {
-      while (line.load(std::memory_order_acquire) != 2 * i + 1) {
-      }
-      line.store(2 * i + 2, std::memory_order_release);
-    }
   });
   asks.join();
   answers.join();

@@ -73,8 +73,8 @@ void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const
 }
 
 template <class Code>
-absl::Status CodedProducts(CpuContext& context, RowQuantizer<Code> quantize, ColumnProduct<Code> product,
-                           ConstMatrixView x, const CpuExperts& experts, const ExpertRows& rows,
+absl::Status CodedProducts(CpuContext& context, const ColumnKernels<Code>& kernels, ConstMatrixView x,
+                           const CpuExperts& experts, const ExpertRows& rows,
                            absl::Span<const RowChunk> chunks, MatrixView out) {
   // A row's group must not depend on where the others go.
   int64_t group = kChunkInputs;
@@ -83,10 +83,10 @@ absl::Status CodedProducts(CpuContext& context, RowQuantizer<Code> quantize, Col
     if (matrix != nullptr) group = std::min(group, matrix->smallest_group());
   }
   KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
-                           QuantizeRows<Code>(context, x, group, /*tile_rows=*/1, quantize));
+                           QuantizeRows<Code>(context, x, group, /*tile_rows=*/1, kernels.quantize));
   ForColumns(context, experts, chunks, out.cols,
              [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
-               MultiplyCodes(product, column, inputs.rows, rows, chunk, first_output, out);
+               MultiplyCodes(kernels.multiply, column, inputs.rows, rows, chunk, first_output, out);
              });
   return absl::OkStatus();
 }
@@ -106,8 +106,7 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
   }
   if (chunks.empty()) return absl::OkStatus();
   if (context.codes != nullptr) {
-    return CodedProducts(context, context.codes->bytes.quantize, context.codes->few_rows, x, experts, rows,
-                         chunks, out);
+    return CodedProducts(context, context.codes->few_rows, x, experts, rows, chunks, out);
   }
   if (context.pairs != nullptr) {
     int32_t smallest_bits = 8;
@@ -115,11 +114,9 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
       smallest_bits = std::min(smallest_bits, experts.expert(chunk.expert).quantized()->smallest_bits());
     }
     if (context.pairs->FewRowsAsPairs(smallest_bits)) {
-      return CodedProducts(context, context.pairs->pairs.quantize, context.pairs->few_pair_rows, x, experts,
-                           rows, chunks, out);
+      return CodedProducts(context, context.pairs->few_pair_rows, x, experts, rows, chunks, out);
     }
-    return CodedProducts(context, context.pairs->quantize_terms, context.pairs->few_term_rows, x, experts,
-                         rows, chunks, out);
+    return CodedProducts(context, context.pairs->few_term_rows, x, experts, rows, chunks, out);
   }
   const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // what vectors multiply
   CodeInputs inputs{nullptr, nullptr, x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),

@@ -83,9 +83,10 @@ class BlockOutput {
 
 // REQUIRES: x.rows <= kMaxColumnRows
 template <class Code>
-absl::Status FewRows(CpuContext& context, RowQuantizer<Code> quantize, ColumnProduct<Code> product,
-                     ConstMatrixView x, const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, quantize);
+absl::Status FewRows(CpuContext& context, const ColumnKernels<Code>& kernels, ConstMatrixView x,
+                     const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  const auto quantized =
+      QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, kernels.quantize);
   if (!quantized.ok()) return quantized.status();
   CodedRows<Code> each[kMaxColumnRows];
   for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
@@ -94,7 +95,7 @@ absl::Status FewRows(CpuContext& context, RowQuantizer<Code> quantize, ColumnPro
     for (int64_t r = 0; r < out.rows; ++r) {
       targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
     }
-    MultiplyColumn(product, matrix.column(c), each, out.rows, accumulate,
+    MultiplyColumn(kernels.multiply, matrix.column(c), each, out.rows, accumulate,
                    std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
   });
   return absl::OkStatus();
@@ -195,9 +196,7 @@ absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights
                         MatrixView out) {
   const CodeKernels& kernels = *context.codes;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows <= kMaxColumnRows) {
-    return FewRows(context, kernels.bytes.quantize, kernels.few_rows, x, matrix, accumulate, out);
-  }
+  if (x.rows <= kMaxColumnRows) return FewRows(context, kernels.few_rows, x, matrix, accumulate, out);
   return ManyRows(context, kernels.bytes, x, matrix, matrix.smallest_group(), accumulate, out);
 }
 
@@ -228,9 +227,9 @@ absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeight
     return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }
   if (kernels.FewRowsAsPairs(matrix.smallest_bits())) {
-    return FewRows(context, kernels.pairs.quantize, kernels.few_pair_rows, x, matrix, accumulate, out);
+    return FewRows(context, kernels.few_pair_rows, x, matrix, accumulate, out);
   }
-  return FewRows(context, kernels.quantize_terms, kernels.few_term_rows, x, matrix, accumulate, out);
+  return FewRows(context, kernels.few_term_rows, x, matrix, accumulate, out);
 }
 
 }  // namespace kvblend::kernels

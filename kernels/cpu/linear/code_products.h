@@ -144,7 +144,7 @@ struct BlockCodes {
   }
 };
 
-/// One row as codes: simd::QuantizeActivations, below, or the like.
+/// Writes one row as codes: simd::QuantizeActivations, below, or what an instruction set has in its place.
 template <class Code>
 using RowQuantizer = void (*)(const void* x, DataType dtype, int64_t n, const CodedRows<Code>& out);
 
@@ -175,6 +175,13 @@ template <class Code>
 using ColumnProduct = void (*)(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
                                bool accumulate, float* const* out);
 
+/// Products of a few rows in one kind of codes.
+template <class Code>
+struct ColumnKernels {
+  RowQuantizer<Code> quantize = nullptr;
+  ColumnProduct<Code> multiply = nullptr;
+};
+
 /// The products on one instruction set.
 struct CodeKernels {
   std::string_view name;  // "avx2", "avx_vnni", "avx512_vnni"
@@ -183,14 +190,15 @@ struct CodeKernels {
   BlockKernels<WideCode> wide;
   /// Of weights in at most AsymmetricGroup::kMostWeightBits, in groups of 32. Without functions where `wide` is as fast (with VNNI).
   BlockKernels<AsymmetricGroup> asymmetric = {};
-  ColumnProduct<int8_t> few_rows;          // bit for bit what `bytes` computes
-  ColumnProduct<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes of the same codes
-  RowQuantizer<CodeTerms> quantize_terms;  // the same codes as those of pairs
-  /// The same for weights of more than 4 bits; null where terms are as fast.
-  ColumnProduct<int16_t> few_pair_rows;
+  ColumnKernels<int8_t> few_rows;          // bit for bit what `bytes` computes
+  ColumnKernels<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes, of the same codes
+  /// The same for weights of more than 4 bits; without functions where terms are as fast.
+  ColumnKernels<int16_t> few_pair_rows;
 
   /// Whether few rows in 16 bits should be pairs, not terms, for weights whose codes have at least so many bits.
-  bool FewRowsAsPairs(int32_t smallest_bits) const { return smallest_bits > 4 && few_pair_rows != nullptr; }
+  bool FewRowsAsPairs(int32_t smallest_bits) const {
+    return smallest_bits > 4 && few_pair_rows.multiply != nullptr;
+  }
 };
 
 /// The best that the processor has and KVBLEND_CPU allows; null where there are none.

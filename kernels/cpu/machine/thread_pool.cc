@@ -130,7 +130,7 @@ void ThreadPool::ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(i
   if (rows <= 0 || columns <= 0) return;
   const int64_t most = std::min<int64_t>(num_threads(), kMaxStreams);
   const bool by_rows = rows >= most || columns == 1;
-  // Lines go to a stream each, as many as there are for it; what crosses them is in every stream.
+  // Streams share the lines among them: the rows, or the columns. All of what lies across is in every stream.
   const int64_t lines = by_rows ? rows : columns, across = by_rows ? columns : rows;
   const int64_t num_streams = std::min(lines, most);
   const auto first_line = [&](int64_t stream) { return stream * lines / num_streams; };

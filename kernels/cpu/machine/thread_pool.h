@@ -34,10 +34,9 @@ class ThreadPool {
   /// Iterations are claimed one at a time, lowest first: put the longest ones first.
   void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// The same for iterations that read memory one behind the other: every thread begins at a place of its own, the same in
-  /// each loop, and goes on to that one's neighbours, so that it reads one stream, what it fetches ahead is what it reads next,
-  /// and what it wrote in one loop is in its own caches in the next. A thread that has come to the end of its stream helps
-  /// with the others.
+  /// The same for iterations whose memory lies one behind the other: every thread has a stream of neighbours, the same in each
+  /// loop. What it fetches ahead is what it reads next, and what it wrote in one loop is in its own caches in the next. A
+  /// thread that has come to the end of its stream helps with the others.
   void ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Calls body(row, column) once for every cell of a grid. A thread's stream is some of the rows, those that ForStreams(rows)
@@ -66,7 +65,6 @@ class ThreadPool {
   /// What thread `thread` does of a loop: the calling one is 0.
   static void RunIterations(Loop& loop, int64_t thread);
   void WorkerMain(int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// REQUIRES: there are workers
   void Run(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
   Loop* FindLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -87,7 +87,8 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
           for (int64_t r = 0; r < kNumRows; ++r) {
             targets.push_back(out.data() + r * kPackedBlock + c * kColumnOutputs);
           }
-          kernels->few_rows(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false, targets.data());
+          kernels->few_rows.multiply(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
+                                     targets.data());
         }
         for (int64_t r = 0; r < kNumRows; ++r) {
           for (int64_t o = 0; o < kPackedBlock; ++o) ASSERT_EQ(out[r * kPackedBlock + o], expected(r, o));
@@ -194,7 +195,7 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
             ASSERT_NEAR(many[r * kPackedBlock + o], sum, 16 * 0x1p-24 * magnitude) << r << ", " << o;
           }
         }
-        ExpectFewRowsAsMany(*matrix, rows.view(), kNumRows, kernels->few_rows, many);
+        ExpectFewRowsAsMany(*matrix, rows.view(), kNumRows, kernels->few_rows.multiply, many);
       }
     }
   }
@@ -212,7 +213,7 @@ TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
     float out[3][kColumnOutputs];
     float* const targets[] = {out[0], out[1], out[2]};
     const RowCodes each[] = {rows.view().Row(0), rows.view().Row(1), rows.view().Row(2)};
-    kernels->few_rows(matrix->column(0), each, 3, /*accumulate=*/false, targets);
+    kernels->few_rows.multiply(matrix->column(0), each, 3, /*accumulate=*/false, targets);
     for (int64_t o = 0; o < kColumnOutputs; ++o) {
       EXPECT_TRUE(std::isnan(out[1][o])) << std::string(kernels->name);
       EXPECT_TRUE(std::isfinite(out[0][o]) && out[0][o] == out[2][o]) << std::string(kernels->name);

@@ -70,8 +70,8 @@ TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
             targets.push_back(out.data() + r * kColumnOutputs);
           }
           for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-            kernels->few_term_rows(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
-                                   targets.data());
+            kernels->few_term_rows.multiply(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
+                                            targets.data());
             for (int64_t r = 0; r < kNumRows; ++r) {
               for (int64_t o = 0; o < kColumnOutputs; ++o) {
                 int64_t sum = 0, magnitude = 0;
@@ -128,9 +128,9 @@ TEST_F(CodeTermsTest, FewRowsAreBitForBitAsPairsOfMany) {
           kernels->pairs.multiply(tile.rows, block.codes, 0, cols / group, /*accumulate=*/false,
                                   many.data() + first * kPackedBlock, kPackedBlock);
         }
-        ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows, many);
-        if (kernels->few_pair_rows != nullptr) {
-          ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows, many);
+        ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows.multiply, many);
+        if (kernels->few_pair_rows.multiply != nullptr) {
+          ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows.multiply, many);
         }
       }
     }
@@ -162,7 +162,7 @@ TEST_F(CodeTermsTest, ActivationsHaveTheCodesOfPairs) {
           std::vector<CodeTerms> terms(kCols / kCodesPerWord);
           std::vector<float> term_steps(steps.size()), term_sums(steps.size());
           const void* row = of_halves ? static_cast<const void*>(halves.data()) : x.data();
-          kernels_.front()->quantize_terms(
+          kernels_.front()->few_term_rows.quantize(
               row, of_halves ? DataType::kBF16 : kF32, count,
               RowTerms{terms.data(), term_steps.data(), term_sums.data(), kCols, group});
           for (int64_t i = 0; i < kCols; ++i) {
@@ -187,8 +187,8 @@ TEST_F(CodeTermsTest, WhatIsNotFiniteShowsInItsGroup) {
       std::vector<float> x(64, 1.0f), steps(2), sums(2);
       x[place] = bad;
       std::vector<CodeTerms> terms(16);
-      kernels_.front()->quantize_terms(x.data(), kF32, 64,
-                                       RowTerms{terms.data(), steps.data(), sums.data(), 64, 32});
+      kernels_.front()->few_term_rows.quantize(x.data(), kF32, 64,
+                                               RowTerms{terms.data(), steps.data(), sums.data(), 64, 32});
       EXPECT_TRUE(std::isnan(steps[place / 32])) << bad << " at " << place;
       EXPECT_EQ(steps[1 - place / 32], 1.0f / kLargestRowCode<CodeTerms>);
     }

@@ -23,14 +23,14 @@ const float* PaddedRow(const void* x, DataType dtype, int64_t n, int64_t cols) {
   return row;
 }
 
-// Of lanes 0, 2, .. and of lanes 1, 3, ..: the two lowest of the result.
+// What lanes 0, 2, .. come to and what lanes 1, 3, .. do: the two lowest lanes of the result.
 template <class Op>
 HWY_INLINE __m128 OfHalves(__m256 v, Op op) {
   const __m128 four = op(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   return op(four, _mm_movehl_ps(four, four));
 }
 
-// Of all lanes.
+// What all lanes come to.
 template <class Op>
 HWY_INLINE float OfLanes(__m256 v, Op op) {
   const __m128 two = OfHalves(v, op);
@@ -40,6 +40,16 @@ HWY_INLINE int32_t SumOfLanes(__m256i v) {
   const __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1)),
                 two = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4E));
   return _mm_cvtsi128_si32(_mm_add_epi32(two, _mm_shuffle_epi32(two, 0xB1)));
+}
+
+// Bytes of four vectors, in the order of words: of every eight 0 4 1 5 2 6 3 7.
+HWY_INLINE void PackInOrder(const __m256i (&v)[4], __m128i& first_two, __m128i& last_two) {
+  // Packing takes both halves of vectors by themselves, so the lower half has the first four of each eight, and the upper half
+  // the others.
+  const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+  const __m128i lower = _mm256_castsi256_si128(bytes), upper = _mm256_extracti128_si256(bytes, 1);
+  first_two = _mm_unpacklo_epi8(lower, upper);
+  last_two = _mm_unpackhi_epi8(lower, upper);
 }
 
 // --- terms ---
@@ -59,22 +69,19 @@ HWY_INLINE void EncodeTerms(const float* x, CodeTerms* out, float* step, float* 
   const __m256 inverse = _mm256_set1_ps(finite && largest >= kSmallestCoded ? kLimit / largest : 0.0f);
   __m256i total = _mm256_setzero_si256();
   for (int v = 0; v < kVectors; v += 2, out += 2 * kLanes / kCodesPerWord) {
-    __m256i upper[2], lower[2];
+    __m256i terms[4];  // two of upper ones, two of lower ones
     for (int i = 0; i < 2; ++i) {
       const __m256i code = _mm256_cvtps_epi32(_mm256_mul_ps(values[v + i], inverse));
       total = _mm256_add_epi32(total, code);
       // The nearest multiple: what is left is at most 127 in magnitude.
-      upper[i] =
+      const __m256i upper =
           _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(1.0f / kTermBase)));
       static_assert(kTermBase == 255);
-      lower[i] = _mm256_add_epi32(_mm256_sub_epi32(code, _mm256_slli_epi32(upper[i], 8)), upper[i]);
+      terms[i] = upper;
+      terms[2 + i] = _mm256_add_epi32(_mm256_sub_epi32(code, _mm256_slli_epi32(upper, 8)), upper);
     }
-    // Packing takes both halves of vectors by themselves, so `first` has inputs 0 .. 3 of each eight, and `second` the others:
-    // in turn, they are words.
-    const __m256i bytes =
-        _mm256_packs_epi16(_mm256_packs_epi32(upper[0], upper[1]), _mm256_packs_epi32(lower[0], lower[1]));
-    const __m128i first = _mm256_castsi256_si128(bytes), second = _mm256_extracti128_si256(bytes, 1);
-    const __m128i high = _mm_unpacklo_epi8(first, second), low = _mm_unpackhi_epi8(first, second);
+    __m128i high, low;
+    PackInOrder(terms, high, low);
     auto* target = reinterpret_cast<__m128i*>(out);
     _mm_storeu_si128(target, _mm_unpacklo_epi32(high, low));
     _mm_storeu_si128(target + 1, _mm_unpackhi_epi32(high, low));
@@ -103,7 +110,7 @@ namespace {
 
 constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / kLanes};
 
-// What a group's halves are stays in place of its codes until these are known.
+// What a group's halves are; it stays in place of the group's codes until these are known.
 struct HalfRanges {
   float least[2];  // 0 or less
   float steps[2];  // as large as they have to be
@@ -138,18 +145,6 @@ HWY_INLINE __m256 ByHalves(const float* numbers) {
   return _mm256_castpd_ps(_mm256_set1_pd(both));
 }
 
-// The codes of eight inputs at a time, in the order of words: 0 4 1 5 2 6 3 7. codes: of kLanes inputs each
-HWY_INLINE void StoreInOrder(const __m256i (&codes)[kGroupVectors], int8_t* out) {
-  static_assert(kGroupVectors == 4);
-  // Its lower half has inputs 0 .. 3 of each eight, its upper half the others.
-  const __m256i bytes =
-      _mm256_packs_epi16(_mm256_packs_epi32(codes[0], codes[1]), _mm256_packs_epi32(codes[2], codes[3]));
-  const __m128i lower = _mm256_castsi256_si128(bytes), upper = _mm256_extracti128_si256(bytes, 1);
-  auto* target = reinterpret_cast<__m128i*>(out);
-  _mm_storeu_si128(target, _mm_unpacklo_epi8(lower, upper));
-  _mm_storeu_si128(target + 1, _mm_unpackhi_epi8(lower, upper));
-}
-
 // Returns the sum of the group's values, in steps of the row, `unit`.
 HWY_INLINE float EncodeGroup(const float* x, const HalfRanges& ranges, float unit, float inverse_unit,
                              AsymmetricGroup* out) {
@@ -169,13 +164,18 @@ HWY_INLINE float EncodeGroup(const float* x, const HalfRanges& ranges, float uni
     codes[i] = _mm256_cvtps_epi32(_mm256_fmadd_ps(_mm256_loadu_ps(x + i * kLanes), inverse, zero_point));
     sums = _mm256_add_epi32(sums, codes[i]);
   }
-  StoreInOrder(codes, out->codes);
+  static_assert(kGroupVectors == 4);
+  __m128i first, second;
+  PackInOrder(codes, first, second);
+  auto* target = reinterpret_cast<__m128i*>(out->codes);
+  _mm_storeu_si128(target, first);
+  _mm_storeu_si128(target + 1, second);
   const __m256 in_steps =
       _mm256_fnmadd_ps(zero_point, _mm256_set1_ps(kGroupVectors), _mm256_cvtepi32_ps(sums));
   const __m128 products = OfHalves(_mm256_mul_ps(in_steps, multiple), [](__m128 a, __m128 b) {
     return _mm_add_ps(a, b);  // whole numbers below 2^24
   });
-  // Of the lowest lanes, two each: multiples and zeros lie behind each other.
+  // The two lowest lanes of each, as multiples and zeros lie behind each other.
   const __m128 factor = _mm256_castps256_ps128(multiple),
                zeros = _mm_mul_ps(factor, _mm256_castps256_ps128(zero_point));
   const __m128i both = _mm_cvtps_epi32(_mm_movelh_ps(factor, _mm_xor_ps(zeros, _mm_set1_ps(-0.0f))));
