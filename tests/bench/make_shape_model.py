@@ -2,9 +2,9 @@
 """Writes a model of a well-known shape with random weights, to measure what its size costs without downloading it.
 
     pip install gguf numpy
-    tests/bench/make_shape_model.py SHAPE OUTPUT.gguf --tokenizer SOME.gguf [--type Q4_0|Q4_K] [--layers N]
+    tests/bench/make_shape_model.py SHAPE OUTPUT.gguf --tokenizer SOME.gguf [--type Q4_0|Q4_1|Q4_K] [--layers N]
 
-The shapes are llama3.1-8b, qwen3-8b and qwen3-30b-a3b. The matrices are blocks of random codes whose scales keep activations
+The shapes are smollm2-135m, llama3.2-1b, llama3.1-8b, qwen3-8b and qwen3-30b-a3b. The matrices are blocks of random codes whose scales keep activations
 near 1; the text it generates is noise. The tokenizer is the other file's, with unused tokens up to the shape's vocabulary. Tensors
 are written piece by piece: no more than some hundred megabytes are in memory at once.
 """
@@ -16,6 +16,12 @@ import gguf
 import numpy as np
 
 SHAPES = {
+    "smollm2-135m": dict(
+        architecture="llama", layers=30, hidden=576, heads=9, kv_heads=3, head_dim=64, ffn=1536, vocabulary=49152,
+        context=8192, rope=100000.0, tied=True),
+    "llama3.2-1b": dict(
+        architecture="llama", layers=16, hidden=2048, heads=32, kv_heads=8, head_dim=64, ffn=8192, vocabulary=128256,
+        context=8192, rope=500000.0, tied=True),
     "llama3.1-8b": dict(
         architecture="llama", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128, ffn=14336, vocabulary=128256,
         context=8192, rope=500000.0),
@@ -39,6 +45,9 @@ def random_blocks(kind, count, deviation, rng):
     blocks = rng.integers(0, 256, (count, block), dtype=np.uint8)
     if kind == gguf.GGMLQuantizationType.Q4_0:  # scale * (0 .. 15 - 8)
         blocks[:, :2] = half(deviation / 4.6)
+    elif kind == gguf.GGMLQuantizationType.Q4_1:  # scale * (0 .. 15) + minimum, of means that cancel
+        blocks[:, :2] = half(deviation / 4.6)
+        blocks[:, 2:4] = half(-7.5 * deviation / 4.6)
     else:  # Q4_K: scale * (0 .. 63) * (0 .. 15) - scale of minima * (0 .. 63), of means that cancel
         blocks[:, :2] = half(deviation / 240)
         blocks[:, 2:4] = half(deviation / 240 * 7.5)
@@ -112,7 +121,7 @@ def main():
     parser.add_argument("shape", choices=SHAPES)
     parser.add_argument("output", type=pathlib.Path)
     parser.add_argument("--tokenizer", required=True, help="a GGUF file")
-    parser.add_argument("--type", choices=("Q4_0", "Q4_K"), default="Q4_0")
+    parser.add_argument("--type", choices=("Q4_0", "Q4_1", "Q4_K"), default="Q4_0")
     parser.add_argument("--layers", type=int, help="other than the shape's")
     arguments = parser.parse_args()
     shape = SHAPES[arguments.shape]
@@ -131,9 +140,12 @@ def main():
     keys_of.add_head_count_kv(shape["kv_heads"])
     keys_of.add_key_length(head_dim)
     keys_of.add_value_length(head_dim)
+    keys_of.add_rope_dimension_count(head_dim)
     keys_of.add_layer_norm_rms_eps(1e-6)
     keys_of.add_rope_freq_base(shape["rope"])
     keys_of.add_vocab_size(shape["vocabulary"])
+    keys_of.add_file_type(gguf.LlamaFileType[f"MOSTLY_{'Q4_K_M' if arguments.type == 'Q4_K' else arguments.type}"])
+    keys_of.add_quantization_version(gguf.GGML_QUANT_VERSION)
     if "experts" in shape:
         keys_of.add_expert_count(shape["experts"])
         keys_of.add_expert_used_count(shape["used_experts"])
@@ -141,7 +153,8 @@ def main():
     copy_tokenizer(keys_of, arguments.tokenizer, shape["vocabulary"])
 
     out.matrix("token_embd.weight", hidden, shape["vocabulary"])
-    out.matrix("output.weight", hidden, shape["vocabulary"])
+    if not shape.get("tied"):
+        out.matrix("output.weight", hidden, shape["vocabulary"])
     out.norm("output_norm.weight", hidden)
     for layer in range(layers):
         prefix = f"blk.{layer}."

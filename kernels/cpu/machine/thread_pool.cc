@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <system_error>
-#include <utility>
 
 #include "hwy/cache_control.h"
 
@@ -12,6 +11,36 @@ namespace {
 // About 20 us at a few ns per pause: longer than the gap between two operations of a layer, short enough not
 // to burn a processor while a request waits for its next one.
 constexpr int kSpins = 4000;
+
+// A loop's state: two flags, the number of workers inside, and its generation, which tells it from all others at its place.
+constexpr uint64_t kOpen = 1;     // workers may enter
+constexpr uint64_t kAwaited = 2;  // its caller sleeps until the last worker has left
+constexpr uint64_t kOneWorker = 4;
+constexpr int kGenerationShift = 32;
+
+uint64_t WorkersInside(uint64_t state) { return state % (uint64_t{1} << kGenerationShift) / kOneWorker; }
+uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> kGenerationShift); }
+
+// What a stream keeps of a loop's generation is few bits, which return often enough for a test to see that; each time they
+// return, all streams are told.
+constexpr int kClaimedBits = 48;
+constexpr uint32_t kShortGenerations = uint32_t{1} << (64 - kClaimedBits);
+
+uint64_t ClaimsOf(uint32_t generation) { return uint64_t{generation % kShortGenerations} << kClaimedBits; }
+
+// The lines of stream s begin here and end where those of s + 1 begin.
+int64_t FirstLine(int64_t lines, int64_t num_streams, int64_t s) { return s * lines / num_streams; }
+
+// The first unclaimed iteration of a stream, claimed now, or `end` or more when there is none. Only inside a loop.
+int64_t Claim(std::atomic<uint64_t>& claimed, uint64_t none_claimed, int64_t end) {
+  uint64_t seen = claimed.load(std::memory_order_relaxed);
+  while (seen >> kClaimedBits != none_claimed >> kClaimedBits) {
+    if (claimed.compare_exchange_weak(seen, none_claimed + 1, std::memory_order_relaxed)) return 0;
+  }
+  // Looking before claiming leaves a finished stream's line with all who look.
+  if (static_cast<int64_t>(seen - none_claimed) >= end) return end;
+  return static_cast<int64_t>(claimed.fetch_add(1, std::memory_order_relaxed) - none_claimed);
+}
 
 template <typename Condition>
 bool SpinUntil(Condition condition) {
@@ -40,86 +69,125 @@ ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
 ThreadPool::~ThreadPool() {
   {
     absl::MutexLock lock(&mutex_);
-    stop_ = true;
+    stop_.store(true, std::memory_order_relaxed);
     work_available_.SignalAll();
   }
   for (std::thread& worker : workers_) worker.join();
 }
 
-bool ThreadPool::Loop::HasUnclaimed() const {
-  return std::any_of(streams.begin(), streams.end(), [](const Stream& stream) {
-    return stream.next.load(std::memory_order_relaxed) < stream.end;
-  });
-}
-
-void ThreadPool::RunIterations(Loop& loop, int64_t thread) {
-  const auto num_streams = static_cast<int64_t>(loop.streams.size());
+void ThreadPool::RunIterations(Loop& loop, uint32_t generation, int64_t thread) {
+  const uint64_t none_claimed = ClaimsOf(generation);
+  const int64_t num_streams = loop.num_streams;
   for (int64_t s = 0; s < num_streams; ++s) {
     const int64_t index = (thread + s) % num_streams;
-    Stream& stream = loop.streams[index];
+    const int64_t count =
+        FirstLine(loop.lines, num_streams, index + 1) - FirstLine(loop.lines, num_streams, index);
+    const int64_t end = count * loop.across;
     for (;;) {
-      const int64_t i = stream.next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= stream.end) break;
-      loop.body(index, i);
+      const int64_t i = Claim(loop.streams[index].claimed, none_claimed, end);
+      if (i >= end) break;
+      (*loop.body)(index, i);
     }
   }
 }
 
-ThreadPool::Loop* ThreadPool::FindLoop() {
-  for (Loop* loop : loops_) {
-    if (loop->HasUnclaimed()) return loop;
+ThreadPool::Loop* ThreadPool::JoinLoop(uint32_t (&done)[kMaxLoops]) {
+  for (int i = 0; i < kMaxLoops; ++i) {
+    // Sequentially consistent, as Open's store is: a worker about to sleep sees the loop, or is seen by who opens it.
+    uint64_t state = loops_[i].state.load(std::memory_order_seq_cst);
+    while ((state & kOpen) != 0 && GenerationOf(state) != done[i]) {
+      if (loops_[i].state.compare_exchange_weak(state, state + kOneWorker, std::memory_order_acquire)) {
+        done[i] = GenerationOf(state);
+        return &loops_[i];
+      }
+    }
   }
   return nullptr;
 }
 
-void ThreadPool::WorkerMain(int64_t thread) {
-  mutex_.Lock();
-  while (!stop_) {
-    if (Loop* loop = FindLoop(); loop != nullptr) {
-      loop->num_workers.fetch_add(1, std::memory_order_relaxed);
-      mutex_.Unlock();
-      RunIterations(*loop, thread);
-      mutex_.Lock();
-      // The caller leaves its loop only after this, so `loop` is not touched again.
-      if (loop->num_workers.fetch_sub(1, std::memory_order_release) == 1) loop_left_.SignalAll();
-      continue;
-    }
-    const uint32_t seen = epoch_.load(std::memory_order_relaxed);
-    mutex_.Unlock();
-    const bool changed = SpinUntil([&] { return epoch_.load(std::memory_order_relaxed) != seen; });
-    mutex_.Lock();
-    if (!changed && !stop_ && FindLoop() == nullptr) {
-      ++num_sleeping_;
-      work_available_.Wait(&mutex_);
-      --num_sleeping_;
-    }
-  }
-  mutex_.Unlock();
+void ThreadPool::Leave(Loop& loop) {
+  const uint64_t before = loop.state.fetch_sub(kOneWorker, std::memory_order_release);
+  if (WorkersInside(before) > 1 || (before & kAwaited) == 0) return;
+  absl::MutexLock lock(&mutex_);
+  loop_left_.SignalAll();
 }
 
-void ThreadPool::Run(Loop& loop) {
-  {
-    absl::MutexLock lock(&mutex_);
-    loops_.push_back(&loop);
-    epoch_.fetch_add(1, std::memory_order_relaxed);
-    if (num_sleeping_ > 0) work_available_.SignalAll();
+void ThreadPool::WorkerMain(int64_t thread) {
+  uint32_t done[kMaxLoops] = {};
+  while (!stop_.load(std::memory_order_relaxed)) {
+    Loop* loop = nullptr;
+    SpinUntil([&] {
+      loop = JoinLoop(done);
+      return loop != nullptr || stop_.load(std::memory_order_relaxed);
+    });
+    if (loop == nullptr) {
+      absl::MutexLock lock(&mutex_);
+      num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
+      while (!stop_.load(std::memory_order_relaxed) && (loop = JoinLoop(done)) == nullptr)
+        work_available_.Wait(&mutex_);
+      num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
+    }
+    if (loop == nullptr) continue;
+    RunIterations(*loop, GenerationOf(loop->state.load(std::memory_order_relaxed)), thread);
+    Leave(*loop);
   }
-  RunIterations(loop, /*thread=*/0);
-  SpinUntil([&] { return loop.num_workers.load(std::memory_order_relaxed) == 0; });
+}
+
+ThreadPool::Loop* ThreadPool::TakeFreeLoop() {
+  for (Loop& loop : loops_) {
+    if (!loop.taken.load(std::memory_order_relaxed) && !loop.taken.exchange(true, std::memory_order_acquire))
+      return &loop;
+  }
+  return nullptr;
+}
+
+void ThreadPool::Open(Loop& loop) {
+  loop.state.store((uint64_t{loop.generation} << kGenerationShift) | kOpen, std::memory_order_seq_cst);
+  if (num_sleeping_.load(std::memory_order_seq_cst) == 0) return;
   absl::MutexLock lock(&mutex_);
-  loops_.erase(std::find(loops_.begin(), loops_.end(), &loop));
-  while (loop.num_workers.load(std::memory_order_acquire) != 0) loop_left_.Wait(&mutex_);
+  work_available_.SignalAll();
+}
+
+void ThreadPool::Close(Loop& loop) {
+  loop.state.fetch_and(~kOpen, std::memory_order_relaxed);
+  const auto is_empty = [&] { return WorkersInside(loop.state.load(std::memory_order_acquire)) == 0; };
+  if (SpinUntil(is_empty)) return;
+  absl::MutexLock lock(&mutex_);
+  loop.state.fetch_or(kAwaited, std::memory_order_relaxed);
+  while (!is_empty()) loop_left_.Wait(&mutex_);
+}
+
+void ThreadPool::Run(int64_t lines, int64_t across, int64_t num_streams,
+                     absl::FunctionRef<void(int64_t, int64_t)> body) {
+  Loop* loop = workers_.empty() ? nullptr : TakeFreeLoop();
+  if (loop == nullptr) {
+    // Without workers, or all of them are offered loops enough.
+    for (int64_t s = 0; s < num_streams; ++s) {
+      const int64_t end = (FirstLine(lines, num_streams, s + 1) - FirstLine(lines, num_streams, s)) * across;
+      for (int64_t i = 0; i < end; ++i) body(s, i);
+    }
+    return;
+  }
+  loop->lines = lines;
+  loop->across = across;
+  loop->num_streams = num_streams;
+  loop->body = &body;
+  if (++loop->generation % kShortGenerations == 0) {
+    for (Stream& stream : loop->streams) stream.claimed.store(0, std::memory_order_relaxed);
+    ++loop->generation;
+  }
+  Open(*loop);
+  RunIterations(*loop, loop->generation, /*thread=*/0);
+  Close(*loop);
+  loop->taken.store(false, std::memory_order_release);
 }
 
 void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
-  if (n <= 1 || workers_.empty()) {
+  if (n <= 1) {
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }
-  Stream all{.next = 0, .end = n};
-  const auto iteration = [&](int64_t, int64_t i) { body(i); };  // outlives the loop
-  Loop loop(absl::MakeSpan(&all, 1), iteration);
-  Run(loop);
+  Run(n, 1, /*num_streams=*/1, [&](int64_t, int64_t i) { body(i); });
 }
 
 void ThreadPool::ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) {
@@ -133,23 +201,20 @@ void ThreadPool::ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(i
   // Streams share the lines among them: the rows, or the columns. All of what lies across is in every stream.
   const int64_t lines = by_rows ? rows : columns, across = by_rows ? columns : rows;
   const int64_t num_streams = std::min(lines, most);
-  const auto first_line = [&](int64_t stream) { return stream * lines / num_streams; };
   const auto cell = [&](int64_t stream, int64_t i) {
-    const int64_t first = first_line(stream), count = first_line(stream + 1) - first;
+    const int64_t first = FirstLine(lines, num_streams, stream),
+                  count = FirstLine(lines, num_streams, stream + 1) - first;
     if (by_rows) {
       body(first + i % count, i / count);
     } else {
       body(i % across, first + i / across);
     }
   };
-  Stream streams[kMaxStreams];
-  for (int64_t s = 0; s < num_streams; ++s) {
-    streams[s].next.store(0, std::memory_order_relaxed);
-    streams[s].end = (first_line(s + 1) - first_line(s)) * across;
+  if (num_streams == 1) {
+    for (int64_t i = 0; i < lines * across; ++i) cell(0, i);
+    return;
   }
-  Loop loop(absl::MakeSpan(streams, num_streams), cell);
-  if (num_streams == 1) return RunIterations(loop, /*thread=*/0);
-  Run(loop);
+  Run(lines, across, num_streams, cell);
 }
 
 }  // namespace kvblend::kernels

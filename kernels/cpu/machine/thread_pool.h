@@ -45,36 +45,50 @@ class ThreadPool {
       ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  /// Iterations that are claimed one at a time, in order; in a cache line of its own.
-  struct alignas(64) Stream {
-    std::atomic<int64_t> next;  // first unclaimed iteration
-    int64_t end;
-  };
   static constexpr int64_t kMaxStreams = 64;
+  static constexpr int kMaxLoops = 4;
 
-  struct Loop {
-    Loop(absl::Span<Stream> of_streams, absl::FunctionRef<void(int64_t, int64_t)> function)
-        : streams(of_streams), body(function) {}
-    bool HasUnclaimed() const;
-
-    const absl::Span<Stream> streams;
-    const absl::FunctionRef<void(int64_t, int64_t)> body;  // of the stream's index and an iteration of it
-    std::atomic<int> num_workers{0};                       // workers inside; changed under mutex_
+  /// How many iterations of a stream have been claimed, in a cache line of its own: kClaimedBits bits, and above them the
+  /// generation of the loop that they belong to. So who begins a loop need not write to all streams: where the generation is
+  /// another, none has been claimed.
+  struct alignas(64) Stream {
+    std::atomic<uint64_t> claimed{0};
   };
 
-  /// What thread `thread` does of a loop: the calling one is 0.
-  static void RunIterations(Loop& loop, int64_t thread);
-  void WorkerMain(int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Run(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
-  Loop* FindLoop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// A place for a loop that is running. It belongs to the pool, not to the caller, so that a worker may look at it when the loop
+  /// has just ended. All that a worker needs to begin is in the first cache line.
+  struct alignas(64) Loop {
+    std::atomic<uint64_t> state{0};  // flags, workers inside, generation: see thread_pool.cc
+    int64_t lines = 0, across = 0;   // the streams share the lines; each line has `across` iterations
+    int64_t num_streams = 0;         // 1 .. kMaxStreams
+    const absl::FunctionRef<void(int64_t, int64_t)>* body =
+        nullptr;                     // of the stream's index and an iteration of it
+    uint32_t generation = 0;         // of the last loop here; written by who has taken it
+    std::atomic<bool> taken{false};  // by a caller
+    Stream streams[kMaxStreams];
+  };
 
-  absl::Mutex mutex_;
+  /// Runs body(stream, i) for every i below the stream's share of lines * across iterations.
+  void Run(int64_t lines, int64_t across, int64_t num_streams, absl::FunctionRef<void(int64_t, int64_t)> body)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Loop* TakeFreeLoop();
+  void Open(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Returns when no worker is inside any more.
+  void Close(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// What thread `thread` does of a loop: the calling one is 0.
+  static void RunIterations(Loop& loop, uint32_t generation, int64_t thread);
+
+  void WorkerMain(int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// A loop that the worker is now inside of, which is not one of `done`: it saw the end of those. Null: there is none.
+  Loop* JoinLoop(uint32_t (&done)[kMaxLoops]);
+  void Leave(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Loop loops_[kMaxLoops];
+  absl::Mutex mutex_;  // held only to sleep and to wake
   absl::CondVar work_available_;
   absl::CondVar loop_left_;
-  std::vector<Loop*> loops_ ABSL_GUARDED_BY(mutex_);  // each lives on its caller's stack
-  int num_sleeping_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
-  std::atomic<uint32_t> epoch_{0};  // grows with every loop, so that spinning workers need no lock
+  alignas(64) std::atomic<int> num_sleeping_{0};
+  std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;
 };
 
