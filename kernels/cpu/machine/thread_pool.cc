@@ -12,13 +12,14 @@ namespace {
 // to burn a processor while a request waits for its next one.
 constexpr int kSpins = 4000;
 
-// A loop's state: two flags, the number of workers inside, and its generation, which tells it from all others at its place.
+// A loop's state: two flags, and its generation, which tells it from all others at its place.
 constexpr uint64_t kOpen = 1;     // workers may enter
-constexpr uint64_t kAwaited = 2;  // its caller sleeps until the last worker has left
-constexpr uint64_t kOneWorker = 4;
+constexpr uint64_t kAwaited = 2;  // its caller sleeps until they have left
 constexpr int kGenerationShift = 32;
 
-uint64_t WorkersInside(uint64_t state) { return state % (uint64_t{1} << kGenerationShift) / kOneWorker; }
+uint64_t StateOf(uint32_t generation, uint64_t flags) {
+  return (uint64_t{generation} << kGenerationShift) | flags;
+}
 uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> kGenerationShift); }
 
 // What a stream keeps of a loop's generation is few bits, which return often enough for a test to see that; each time they
@@ -54,15 +55,18 @@ bool SpinUntil(Condition condition) {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
-  try {
-    for (int i = 1; i < num_threads; ++i) {
-      workers_.emplace_back([this, on_start, i] {
+  for (int i = 1; i < num_threads; ++i) {
+    Worker& worker = workers_.emplace_back();
+    try {
+      worker.thread = std::thread([this, on_start, &worker, i] {
         on_start();
-        WorkerMain(i);
+        WorkerMain(worker, i);
       });
+    } catch (const std::system_error&) {
+      // Those that have been started do the work of all.
+      workers_.pop_back();
+      break;
     }
-  } catch (const std::system_error&) {
-    // Those that have been started do the work of all.
   }
 }
 
@@ -72,7 +76,7 @@ ThreadPool::~ThreadPool() {
     stop_.store(true, std::memory_order_relaxed);
     work_available_.SignalAll();
   }
-  for (std::thread& worker : workers_) worker.join();
+  for (Worker& worker : workers_) worker.thread.join();
 }
 
 void ThreadPool::RunIterations(Loop& loop, uint32_t generation, int64_t thread) {
@@ -91,45 +95,58 @@ void ThreadPool::RunIterations(Loop& loop, uint32_t generation, int64_t thread) 
   }
 }
 
-ThreadPool::Loop* ThreadPool::JoinLoop(uint32_t (&done)[kMaxLoops]) {
+// Entering and closing, and sleeping and opening, are two stores and two loads each, which all threads see in one order: of who
+// writes first, the other reads it.
+
+bool ThreadPool::MayEnter(const Worker& worker, int i) const {
+  const uint64_t state = loops_[i].state.load(std::memory_order_seq_cst);
+  return (state & kOpen) != 0 && GenerationOf(state) != worker.done[i];
+}
+
+ThreadPool::Loop* ThreadPool::Enter(Worker& worker) {
   for (int i = 0; i < kMaxLoops; ++i) {
-    // Sequentially consistent, as Open's store is: a worker about to sleep sees the loop, or is seen by who opens it.
-    uint64_t state = loops_[i].state.load(std::memory_order_seq_cst);
-    while ((state & kOpen) != 0 && GenerationOf(state) != done[i]) {
-      if (loops_[i].state.compare_exchange_weak(state, state + kOneWorker, std::memory_order_acquire)) {
-        done[i] = GenerationOf(state);
-        return &loops_[i];
-      }
+    if (!MayEnter(worker, i)) continue;
+    Loop& loop = loops_[i];
+    worker.inside.store(&loop, std::memory_order_seq_cst);
+    const uint64_t state = loop.state.load(std::memory_order_seq_cst);
+    if ((state & kOpen) != 0) {  // and is until the worker leaves
+      worker.done[i] = GenerationOf(state);
+      return &loop;
     }
+    Leave(worker, loop);
   }
   return nullptr;
 }
 
-void ThreadPool::Leave(Loop& loop) {
-  const uint64_t before = loop.state.fetch_sub(kOneWorker, std::memory_order_release);
-  if (WorkersInside(before) > 1 || (before & kAwaited) == 0) return;
+void ThreadPool::Leave(Worker& worker, Loop& loop) {
+  worker.inside.store(nullptr, std::memory_order_seq_cst);
+  if ((loop.state.load(std::memory_order_seq_cst) & kAwaited) == 0) return;
   absl::MutexLock lock(&mutex_);
   loop_left_.SignalAll();
 }
 
-void ThreadPool::WorkerMain(int64_t thread) {
-  uint32_t done[kMaxLoops] = {};
+void ThreadPool::WorkerMain(Worker& worker, int64_t thread) {
   while (!stop_.load(std::memory_order_relaxed)) {
     Loop* loop = nullptr;
     SpinUntil([&] {
-      loop = JoinLoop(done);
+      loop = Enter(worker);
       return loop != nullptr || stop_.load(std::memory_order_relaxed);
     });
     if (loop == nullptr) {
       absl::MutexLock lock(&mutex_);
       num_sleeping_.fetch_add(1, std::memory_order_seq_cst);
-      while (!stop_.load(std::memory_order_relaxed) && (loop = JoinLoop(done)) == nullptr)
-        work_available_.Wait(&mutex_);
+      const auto has_work = [&] {
+        for (int i = 0; i < kMaxLoops; ++i) {
+          if (MayEnter(worker, i)) return true;
+        }
+        return false;
+      };
+      while (!stop_.load(std::memory_order_relaxed) && !has_work()) work_available_.Wait(&mutex_);
       num_sleeping_.fetch_sub(1, std::memory_order_relaxed);
+      continue;
     }
-    if (loop == nullptr) continue;
-    RunIterations(*loop, GenerationOf(loop->state.load(std::memory_order_relaxed)), thread);
-    Leave(*loop);
+    RunIterations(*loop, loop->generation, thread);
+    Leave(worker, *loop);
   }
 }
 
@@ -142,18 +159,22 @@ ThreadPool::Loop* ThreadPool::TakeFreeLoop() {
 }
 
 void ThreadPool::Open(Loop& loop) {
-  loop.state.store((uint64_t{loop.generation} << kGenerationShift) | kOpen, std::memory_order_seq_cst);
+  loop.state.store(StateOf(loop.generation, kOpen), std::memory_order_seq_cst);
   if (num_sleeping_.load(std::memory_order_seq_cst) == 0) return;
   absl::MutexLock lock(&mutex_);
   work_available_.SignalAll();
 }
 
 void ThreadPool::Close(Loop& loop) {
-  loop.state.fetch_and(~kOpen, std::memory_order_relaxed);
-  const auto is_empty = [&] { return WorkersInside(loop.state.load(std::memory_order_acquire)) == 0; };
+  loop.state.store(StateOf(loop.generation, 0), std::memory_order_seq_cst);
+  const auto is_empty = [&] {
+    return std::none_of(workers_.begin(), workers_.end(), [&](const Worker& worker) {
+      return worker.inside.load(std::memory_order_seq_cst) == &loop;
+    });
+  };
   if (SpinUntil(is_empty)) return;
   absl::MutexLock lock(&mutex_);
-  loop.state.fetch_or(kAwaited, std::memory_order_relaxed);
+  loop.state.store(StateOf(loop.generation, kAwaited), std::memory_order_seq_cst);
   while (!is_empty()) loop_left_.Wait(&mutex_);
 }
 

@@ -7,8 +7,8 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -58,14 +58,20 @@ class ThreadPool {
   /// A place for a loop that is running. It belongs to the pool, not to the caller, so that a worker may look at it when the loop
   /// has just ended. All that a worker needs to begin is in the first cache line.
   struct alignas(64) Loop {
-    std::atomic<uint64_t> state{0};  // flags, workers inside, generation: see thread_pool.cc
+    std::atomic<uint64_t> state{0};  // flags and generation: see thread_pool.cc
     int64_t lines = 0, across = 0;   // the streams share the lines; each line has `across` iterations
     int64_t num_streams = 0;         // 1 .. kMaxStreams
-    const absl::FunctionRef<void(int64_t, int64_t)>* body =
-        nullptr;                     // of the stream's index and an iteration of it
+    const absl::FunctionRef<void(int64_t, int64_t)>* body = nullptr;  // of the stream's index and an iteration
     uint32_t generation = 0;         // of the last loop here; written by who has taken it
     std::atomic<bool> taken{false};  // by a caller
     Stream streams[kMaxStreams];
+  };
+
+  /// A worker says in a cache line of its own where it is, so that as many as there are can come and go at once.
+  struct alignas(64) Worker {
+    std::atomic<const Loop*> inside{nullptr};
+    uint32_t done[kMaxLoops] = {};  // generations of the loops that it was in last: it saw their ends
+    std::thread thread;
   };
 
   /// Runs body(stream, i) for every i below the stream's share of lines * across iterations.
@@ -78,10 +84,12 @@ class ThreadPool {
   /// What thread `thread` does of a loop: the calling one is 0.
   static void RunIterations(Loop& loop, uint32_t generation, int64_t thread);
 
-  void WorkerMain(int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// A loop that the worker is now inside of, which is not one of `done`: it saw the end of those. Null: there is none.
-  Loop* JoinLoop(uint32_t (&done)[kMaxLoops]);
-  void Leave(Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
+  void WorkerMain(Worker& worker, int64_t thread) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Whether loop i is open and the worker has not been in it.
+  bool MayEnter(const Worker& worker, int i) const;
+  /// A loop that it may enter and is in now. Null: there is none.
+  Loop* Enter(Worker& worker);
+  void Leave(Worker& worker, Loop& loop) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Loop loops_[kMaxLoops];
   absl::Mutex mutex_;  // held only to sleep and to wake
@@ -89,7 +97,7 @@ class ThreadPool {
   absl::CondVar loop_left_;
   alignas(64) std::atomic<int> num_sleeping_{0};
   std::atomic<bool> stop_{false};
-  std::vector<std::thread> workers_;
+  std::deque<Worker> workers_;
 };
 
 }  // namespace kvblend::kernels
