@@ -351,7 +351,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
       if (gemm == DataType::kF32) pairs = FasterThanF32Kernels();
-      if (pairs != nullptr && pairs->asymmetric.multiply != nullptr) tolerant = pairs;
+      if (pairs != nullptr && pairs->HasAsymmetric()) tolerant = pairs;
       break;
     case CpuBackendOptions::Gemm::kF32:
       break;

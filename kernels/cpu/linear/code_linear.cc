@@ -35,8 +35,10 @@ BlockCodes PrepareBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix
   const int64_t columns = std::min(kColumns, matrix.num_columns() - block * kColumns);
   if (columns < kColumns) std::memset(memory, 0, (code_words + 2 * scales) * sizeof(uint32_t));
   for (int64_t c = 0; c < columns; ++c) {
+    codes.bits = std::max(codes.bits, matrix.column(block * kColumns + c).format.bits);
+  }
+  for (int64_t c = 0; c < columns; ++c) {
     const QuantizedColumn& column = matrix.column(block * kColumns + c);
-    codes.bits = std::max(codes.bits, column.format.bits);
     kernels.expand(column, group, codes.Output(c * kColumnOutputs));
   }
   return codes;
@@ -170,6 +172,9 @@ template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, Const
                                                               RowQuantizer<WideCode>);
 template absl::StatusOr<QuantizedRows<AsymmetricGroup>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
                                                                      int64_t, RowQuantizer<AsymmetricGroup>);
+template absl::StatusOr<QuantizedRows<AsymmetricWholeGroup>> QuantizeRows(CpuContext&, ConstMatrixView,
+                                                                          int64_t, int64_t,
+                                                                          RowQuantizer<AsymmetricWholeGroup>);
 
 template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
@@ -214,8 +219,13 @@ bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const Cp
 
 absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                               bool accumulate, MatrixView out) {
-  return ManyRows(context, context.tolerant->asymmetric, x, *weights.quantized(), AsymmetricGroup::kInputs,
-                  accumulate, out);
+  const CodeKernels& kernels = *context.tolerant;
+  if (kernels.whole_groups.multiply != nullptr) {
+    return ManyRows(context, kernels.whole_groups, x, *weights.quantized(), AsymmetricWholeGroup::kInputs,
+                    accumulate, out);
+  }
+  return ManyRows(context, kernels.asymmetric, x, *weights.quantized(), AsymmetricGroup::kInputs, accumulate,
+                  out);
 }
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,

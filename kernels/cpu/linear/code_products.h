@@ -21,7 +21,7 @@
 // Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the processor has
 // kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that the most that a group holds and
 // the least both have a code. Steps are small multiples of one step of the row, so that sums are added as integers, and
-// what is small beside the row's largest is as coarse as in 16 bits at most. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+// what is small beside the row's largest is as coarse as in 16 bits at most. With VNNI both are of all 32 inputs of a group. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 // Inference", CVPR 2018, section 2, have zero points; weights' sums, which these are multiplied by, are made with the block.
 #pragma once
 
@@ -68,6 +68,17 @@ struct AsymmetricGroup {
 };
 static_assert(AsymmetricGroup::kLargestMultiple * 128 <= INT16_MAX);
 
+/// The same with one step and one zero point for all 32 inputs; value = the group's step * (code - zero point). Finer by what
+/// halves would need more instructions for, where one adds four products of bytes (codes/whole_groups-inl.h).
+struct AsymmetricWholeGroup {
+  static constexpr int64_t kInputs = 32;
+  /// Of weights: sums of a group's codes in fractions fit into 16 bits.
+  static constexpr int32_t kMostWeightBits = 5;
+
+  int8_t codes[kInputs];  // in the order of words
+  int16_t zeros[2];       // -zero point, which is -128 .. 127, and the sum of codes - zero point
+};
+
 /// An activation's code in a wide group.
 enum class WideCode : int16_t {};
 inline constexpr int64_t kMostWideInputs = 256;
@@ -87,7 +98,8 @@ constexpr int64_t WideGroup(int64_t cols) {
 /// rows have one step each, that of their first group, and sums in such steps.
 template <class Code>
 struct CodedRows {
-  static constexpr bool kAsymmetric = std::is_same_v<Code, AsymmetricGroup>;
+  static constexpr bool kAsymmetric =
+      std::is_same_v<Code, AsymmetricGroup> || std::is_same_v<Code, AsymmetricWholeGroup>;
   /// Inputs that one element of `codes` holds.
   static constexpr int64_t kInputs = kAsymmetric                       ? AsymmetricGroup::kInputs
                                      : std::is_same_v<Code, CodeTerms> ? kCodesPerWord
@@ -123,6 +135,7 @@ using RowPairs = CodedRows<int16_t>;
 using RowTerms = CodedRows<CodeTerms>;
 using WideRows = CodedRows<WideCode>;
 using AsymmetricRows = CodedRows<AsymmetricGroup>;
+using WholeGroupRows = CodedRows<AsymmetricWholeGroup>;
 
 /// A block of kPackedBlock outputs; value = step * code + minimum. Outputs behind the last are zeros.
 struct BlockCodes {
@@ -188,13 +201,15 @@ struct CodeKernels {
   BlockKernels<int8_t> bytes;
   BlockKernels<int16_t> pairs;
   BlockKernels<WideCode> wide;
-  /// Of weights in at most AsymmetricGroup::kMostWeightBits, in groups of 32. Without functions where `wide` is as fast (with VNNI).
+  /// Of weights in at most 5 bits, in groups of 32: in one of the two ways, or in none.
   BlockKernels<AsymmetricGroup> asymmetric = {};
+  BlockKernels<AsymmetricWholeGroup> whole_groups = {};
   ColumnKernels<int8_t> few_rows;          // bit for bit what `bytes` computes
   ColumnKernels<CodeTerms> few_term_rows;  // bit for bit what `pairs` computes, of the same codes
   /// The same for weights of more than 4 bits; without functions where terms are as fast.
   ColumnKernels<int16_t> few_pair_rows;
 
+  bool HasAsymmetric() const { return asymmetric.multiply != nullptr || whole_groups.multiply != nullptr; }
   /// Whether few rows in 16 bits should be pairs, not terms, for weights whose codes have at least so many bits.
   bool FewRowsAsPairs(int32_t smallest_bits) const {
     return smallest_bits > 4 && few_pair_rows.multiply != nullptr;

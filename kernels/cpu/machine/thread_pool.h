@@ -61,7 +61,8 @@ class ThreadPool {
     std::atomic<uint64_t> state{0};  // flags and generation: see thread_pool.cc
     int64_t lines = 0, across = 0;   // the streams share the lines; each line has `across` iterations
     int64_t num_streams = 0;         // 1 .. kMaxStreams
-    const absl::FunctionRef<void(int64_t, int64_t)>* body = nullptr;  // of the stream's index and an iteration
+    const absl::FunctionRef<void(int64_t, int64_t)>* body =
+        nullptr;                     // of the stream's index and an iteration
     uint32_t generation = 0;         // of the last loop here; written by who has taken it
     std::atomic<bool> taken{false};  // by a caller
     Stream streams[kMaxStreams];

@@ -1,6 +1,7 @@
 #include "kernels/cpu/machine/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -154,10 +155,42 @@ TEST(ThreadPoolTest, ManyShortLoops) {
   EXPECT_EQ(sum, expected);
 }
 
+// Loops that every thread has to come to, behind pauses in which they fell asleep.
+TEST(ThreadPoolTest, SleepersAreWoken) {
+  constexpr int kThreads = 4;
+  ThreadPool pool(kThreads, &CountStart);
+  for (int loop = 0; loop < 20; ++loop) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(loop % 5));
+    ThreadOfLine threads(kThreads);
+    pool.ForStreams(kThreads, [&](int64_t i) { threads.Note(i); });
+    ASSERT_EQ(threads.lines().size(), size_t{kThreads});
+  }
+}
+
+// A stream keeps a few bits of the generation of the loop that it was in last. A loop with the same bits must not take that one's
+// iterations for its own: here the second stream rests for about as many loops as there are such generations.
+TEST(ThreadPoolTest, AStreamThatRestedKnowsThatTheLoopIsAnother) {
+  constexpr int kGenerations = 1 << 16;
+  ThreadPool pool(2, &CountStart);
+  for (int rest = kGenerations - 3; rest <= kGenerations + 1; ++rest) {
+    int counts[2] = {};
+    pool.ForStreams(2, [&](int64_t i) { ++counts[i]; });
+    std::atomic<int64_t> between{0};
+    for (int loop = 0; loop < rest; ++loop) {
+      pool.ParallelFor(2, [&](int64_t) { between.fetch_add(1, std::memory_order_relaxed); });
+    }
+    pool.ForStreams(2, [&](int64_t i) { ++counts[i]; });
+    ASSERT_EQ(between, 2 * int64_t{rest});
+    ASSERT_EQ(counts[0], 2) << rest;
+    ASSERT_EQ(counts[1], 2) << rest;
+  }
+}
+
+// More of them than loops have places: some run theirs alone.
 TEST(ThreadPoolTest, ConcurrentCallers) {
   ThreadPool pool(3, &CountStart);
   std::vector<std::thread> callers;
-  std::vector<int64_t> sums(4, 0);
+  std::vector<int64_t> sums(9, 0);
   for (size_t caller = 0; caller < sums.size(); ++caller) {
     callers.emplace_back([&, caller] {
       for (int loop = 0; loop < 300; ++loop) {

@@ -1,5 +1,7 @@
 // AVX512-VNNI: vpdpbusd in vectors of 64 bytes, sixteen outputs each. It adds four products in 32 bits, which
 // cannot overflow: codes have no sign and are at most 255.
+#include <cmath>
+
 #include "kernels/cpu/linear/codes/intrinsics.h"
 
 #if defined(__x86_64__)
@@ -59,6 +61,7 @@ struct Ops {
   static HWY_INLINE Ints AddProducts(Ints sums, Ints weights, Ints row) {
     return _mm512_dpbusd_epi32(sums, weights, row);
   }
+  static HWY_INLINE void Settle(Ints& sum) { asm("" : "+v"(sum)); }  // as AddPairs
   static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {
     sum = _mm512_dpwssd_epi32(sum, weights, row);
     asm("" : "+v"(sum));  // kept as it is: g++ would store every sum, and compute on with a copy
@@ -70,11 +73,12 @@ struct Ops {
 };
 
 #include "kernels/cpu/linear/codes/kernels-inl.h"
+#include "kernels/cpu/linear/codes/whole_groups-inl.h"
 
 }  // namespace
 }  // namespace codes_avx512_vnni
 
-const CodeKernels& CodeKernelsAvx512Vnni() { return codes_avx512_vnni::kKernels; }
+const CodeKernels& CodeKernelsAvx512Vnni() { return codes_avx512_vnni::kKernelsAndWholeGroups; }
 
 }  // namespace kvblend::kernels
 HWY_POP_ATTRIBUTES

@@ -8,6 +8,7 @@ namespace kvblend::kernels {
 // quantize_rows.cc; REQUIRES: AVX2
 void QuantizeTerms(const void* x, DataType dtype, int64_t n, const RowTerms& out);
 void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const AsymmetricRows& out);
+void QuantizeWholeGroups(const void* x, DataType dtype, int64_t n, const WholeGroupRows& out);
 
 const CodeKernels& CodeKernelsAvx2();
 const CodeKernels& CodeKernelsAvxVnni();

@@ -6,6 +6,7 @@
 #include "kernels/cpu/simd/simd.h"
 
 #if defined(__x86_64__)
+#include <cmath>
 #include <limits>
 
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c")
@@ -211,6 +212,60 @@ void QuantizeAsymmetric(const void* x, DataType dtype, int64_t n, const Asymmetr
     std::memcpy(&ranges, group.codes, sizeof(ranges));
     out.sums[g * out.tile_rows] =
         EncodeGroup(row + g * AsymmetricGroup::kInputs, ranges, unit, inverse_unit, &group);
+  }
+}
+
+namespace {
+
+// --- asymmetric codes of whole groups ---
+
+HWY_INLINE void EncodeWholeGroup(const float* x, AsymmetricWholeGroup* out, float* step) {
+  __m256 values[kGroupVectors], least = _mm256_setzero_ps(), most = _mm256_setzero_ps(), not_finite = least;
+  for (int i = 0; i < kGroupVectors; ++i) {
+    values[i] = _mm256_loadu_ps(x + i * kLanes);
+    least = _mm256_min_ps(least, values[i]);
+    most = _mm256_max_ps(most, values[i]);
+    not_finite = _mm256_fmadd_ps(values[i], _mm256_setzero_ps(), not_finite);
+  }
+  const float low = OfLanes(least, [](__m128 a, __m128 b) { return _mm_min_ps(a, b); }),
+              high = OfLanes(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
+  // As of halves.
+  const float wanted = high * (1.0f / 254.0f) - low * (1.0f / 254.0f);
+  const bool finite = _mm256_movemask_ps(_mm256_cmp_ps(not_finite, not_finite, _CMP_UNORD_Q)) == 0;
+  if (!finite || wanted < kSmallestCoded) {
+    *out = {};
+    *step = finite ? 0.0f : std::numeric_limits<float>::quiet_NaN();
+    return;
+  }
+  const float inverse = 1.0f / wanted;
+  const __m256 inverses = _mm256_set1_ps(inverse);
+  const float zero = std::nearbyint(-low * inverse) - 128.0f;
+  const __m256 zeros = _mm256_set1_ps(zero);
+  __m256i codes[kGroupVectors], sums = _mm256_setzero_si256();
+  for (int i = 0; i < kGroupVectors; ++i) {
+    codes[i] = _mm256_cvtps_epi32(_mm256_fmadd_ps(values[i], inverses, zeros));
+    sums = _mm256_add_epi32(sums, codes[i]);
+  }
+  __m128i first, second;
+  PackInOrder(codes, first, second);
+  auto* target = reinterpret_cast<__m128i*>(out->codes);
+  _mm_storeu_si128(target, first);
+  _mm_storeu_si128(target + 1, second);
+  const auto zero_point = static_cast<int32_t>(zero);
+  out->zeros[0] = static_cast<int16_t>(-zero_point);
+  out->zeros[1] =
+      static_cast<int16_t>(SumOfLanes(sums) - int32_t{AsymmetricWholeGroup::kInputs} * zero_point);
+  *step = wanted;
+}
+
+}  // namespace
+
+void QuantizeWholeGroups(const void* x, DataType dtype, int64_t n, const WholeGroupRows& out) {
+  const float* row = PaddedRow(x, dtype, n, out.cols);
+  for (int64_t g = 0; g < out.groups(); ++g) {
+    EncodeWholeGroup(row + g * AsymmetricWholeGroup::kInputs, out.codes + g * out.group_stride(),
+                     out.steps + g * out.tile_rows);
+    out.sums[g * out.tile_rows] = 0.0f;
   }
 }
 
