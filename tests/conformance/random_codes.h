@@ -91,7 +91,6 @@ class RandomCodes final : public WeightSource {
                     std::abs(minimum + scale * ((1 << format.bits) - 1 - format.zero_point)));
   }
   double StepOf(int64_t row, int64_t col) const { return std::abs(scales_[row][col / FormatOr(row).group]); }
-  void set_minimum(int64_t row, int64_t group, float minimum) { minimums_[row][group] = minimum; }
   void set_scale(int64_t row, int64_t group, float scale) { scales_[row][group] = scale; }
 
   absl::Status ReadRow(int64_t row, absl::Span<float> out) const override {

@@ -68,8 +68,8 @@ struct AsymmetricGroup {
 };
 static_assert(AsymmetricGroup::kLargestMultiple * 128 <= INT16_MAX);
 
-/// The same with one step and one zero point for all 32 inputs; value = the group's step * (code - zero point). Finer by what
-/// halves would need more instructions for, where one adds four products of bytes (codes/whole_groups-inl.h).
+/// The same with one step and one zero point for all 32 inputs; value = the group's step * (code - zero point). Coarser than
+/// halves, and fewer instructions where one adds four products of bytes in 32 bits (codes/whole_groups-inl.h).
 struct AsymmetricWholeGroup {
   static constexpr int64_t kInputs = 32;
   /// Of weights: sums of a group's codes in fractions fit into 16 bits.
@@ -169,7 +169,7 @@ struct BlockKernels {
   int64_t width = 0;  // of BlockCodes
 
   RowQuantizer<Code> quantize = nullptr;
-  /// The codes of a column, for its sixteen outputs. REQUIRES: column.format.group is a multiple of `group`, or that is a
+  /// The codes of a column, for its sixteen outputs; out.bits is the block's already. REQUIRES: column.format.group is a multiple of `group`, or that is a
   /// wide group
   void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out) = nullptr;
   /// out[r * out_stride + j] = (its value, where `accumulate`, or 0) + row r . output j over groups

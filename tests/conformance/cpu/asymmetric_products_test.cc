@@ -57,28 +57,6 @@ class AsymmetricProductsTest : public CodeKernelsTest {
                   [](const CodeKernels* kernels) { return kernels->asymmetric.multiply == nullptr; });
     ASSERT_FALSE(kernels_.empty()) << "AVX2 has such kernels";
   }
-
-  // [rows, kPackedBlock], in two calls. cols: at least two groups
-  static std::vector<float> Products(const CodeKernels& kernels, const QuantizedMatrix& matrix,
-                                     const AsymmetricRows& rows) {
-    const BlockKernels<AsymmetricGroup>& own = kernels.asymmetric;
-    const int64_t words = AsymmetricRows::BlockWords(rows.cols);
-    std::vector<uint32_t> codes(words * kPackedBlock);
-    std::vector<float> steps(rows.groups() * kPackedBlock), minimums(steps.size());
-    const BlockCodes block{.codes = codes.data(),
-                           .steps = steps.data(),
-                           .minimums = minimums.data(),
-                           .words = words,
-                           .width = own.width,
-                           .bits = matrix.largest_bits()};
-    for (int64_t c = 0; c < matrix.num_columns(); ++c) {
-      own.expand(matrix.column(c), kGroup, block.Output(c * kColumnOutputs));
-    }
-    std::vector<float> out(own.rows * kPackedBlock, 7.0f);
-    own.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
-    own.multiply(rows, block, 1, rows.groups() - 1, /*accumulate=*/true, out.data(), kPackedBlock);
-    return out;
-  }
 };
 
 bool Fits(const QuantizedFormat& format) {
@@ -110,7 +88,7 @@ TEST_F(AsymmetricProductsTest, TheLargestCodesAreNotCutOff) {
               [](int64_t row, int64_t half) {
                 return (row + half) % 3 == 0 ? 127 : (row + half) % 3 == 1 ? -128 : 0;
               });
-          const std::vector<float> out = Products(*kernels, *matrix, tile.rows);
+          const std::vector<float> out = ProductsOfBlock(kernels->asymmetric, *matrix, tile.rows);
           for (int64_t r = 0; r < kernels->asymmetric.rows; ++r) {
             for (int64_t o = 0; o < kPackedBlock; ++o) {
               int64_t sum = 0, magnitude = 0;
@@ -151,7 +129,7 @@ TEST_F(AsymmetricProductsTest, RandomOnesAreAsInDouble) {
           [&](int64_t r, int64_t h) { return factors[r * cols / kHalf + h]; },
           [&](int64_t r, int64_t h) { return zeros[r * cols / kHalf + h]; });
       for (int64_t r = 0; r < rows; ++r) tile.steps[r] = 0x1p-7f * static_cast<float>(1 + r % 5);
-      const std::vector<float> out = Products(*kernels, *matrix, tile.rows);
+      const std::vector<float> out = ProductsOfBlock(kernels->asymmetric, *matrix, tile.rows);
       for (int64_t r = 0; r < rows; ++r) {
         for (int64_t o = 0; o < kPackedBlock; ++o) {
           double sum = 0, magnitude = 0;

@@ -79,6 +79,29 @@ struct ExpandedBlock {
   const BlockCodes codes;
 };
 
+/// What asymmetric kernels make of a tile of rows and a matrix of one block, [rows, kPackedBlock], in two calls. rows: of at least
+/// two groups
+template <class Code>
+std::vector<float> ProductsOfBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix& matrix,
+                                   const CodedRows<Code>& rows) {
+  const int64_t words = CodedRows<Code>::BlockWords(rows.cols);
+  std::vector<uint32_t> codes(words * kPackedBlock);
+  std::vector<float> steps(rows.groups() * kPackedBlock), minimums(steps.size());
+  const BlockCodes block{.codes = codes.data(),
+                         .steps = steps.data(),
+                         .minimums = minimums.data(),
+                         .words = words,
+                         .width = kernels.width,
+                         .bits = matrix.largest_bits()};
+  for (int64_t c = 0; c < matrix.num_columns(); ++c) {
+    kernels.expand(matrix.column(c), rows.group, block.Output(c * kColumnOutputs));
+  }
+  std::vector<float> out(kernels.rows * kPackedBlock, 7.0f);
+  kernels.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
+  kernels.multiply(rows, block, 1, rows.groups() - 1, /*accumulate=*/true, out.data(), kPackedBlock);
+  return out;
+}
+
 /// Rows that lie one behind the other, from `first` on, as the tile of `count` rows that products of many rows take.
 template <class Code>
 struct RowTile {

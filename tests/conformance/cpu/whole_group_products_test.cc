@@ -54,28 +54,6 @@ class WholeGroupProductsTest : public CodeKernelsTest {
     if (kernels_.empty()) GTEST_SKIP() << "this processor has no VNNI, or KVBLEND_CPU leaves it out";
   }
 
-  // [rows, kPackedBlock], in two calls. cols: at least two groups
-  static std::vector<float> Products(const CodeKernels& kernels, const QuantizedMatrix& matrix,
-                                     const WholeGroupRows& rows) {
-    const BlockKernels<AsymmetricWholeGroup>& own = kernels.whole_groups;
-    const int64_t words = WholeGroupRows::BlockWords(rows.cols);
-    std::vector<uint32_t> codes(words * kPackedBlock);
-    std::vector<float> steps(rows.groups() * kPackedBlock), zeros(steps.size());
-    const BlockCodes block{.codes = codes.data(),
-                           .steps = steps.data(),
-                           .minimums = zeros.data(),
-                           .words = words,
-                           .width = own.width,
-                           .bits = matrix.largest_bits()};
-    for (int64_t c = 0; c < matrix.num_columns(); ++c) {
-      own.expand(matrix.column(c), kWholeGroup, block.Output(c * kColumnOutputs));
-    }
-    std::vector<float> out(own.rows * kPackedBlock, 7.0f);
-    own.multiply(rows, block, 0, 1, /*accumulate=*/false, out.data(), kPackedBlock);
-    own.multiply(rows, block, 1, rows.groups() - 1, /*accumulate=*/true, out.data(), kPackedBlock);
-    return out;
-  }
-
   // Every product within what fractions of zeros round off, and coarser codes.
   static void ExpectProducts(const WholeGroupTile& tile, const RandomCodes& weights, int bits,
                              const std::vector<float>& out) {
@@ -139,7 +117,7 @@ TEST_F(WholeGroupProductsTest, RandomOnesAreAsInDouble) {
             });
         for (size_t i = 0; i < tile.steps.size(); ++i)
           tile.steps[i] = 0x1p-7f * static_cast<float>(1 + i % 5);
-        ExpectProducts(tile, source, format.bits, Products(*kernels, *matrix, tile.rows));
+        ExpectProducts(tile, source, format.bits, ProductsOfBlock(kernels->whole_groups, *matrix, tile.rows));
       }
     }
   }
@@ -159,7 +137,7 @@ TEST_F(WholeGroupProductsTest, ColumnsOfABlockMayHaveDifferentBits) {
         kernels->whole_groups.rows, kCols,
         [&](int64_t r, int64_t c) { return (r * 37 + c * 11) % 256 - 128; },
         [](int64_t r, int64_t g) { return static_cast<int>(r * 13 + g * 7) - 40; });
-    ExpectProducts(tile, source, 5, Products(*kernels, *matrix, tile.rows));
+    ExpectProducts(tile, source, 5, ProductsOfBlock(kernels->whole_groups, *matrix, tile.rows));
   }
 }
 
@@ -180,7 +158,8 @@ TEST_F(WholeGroupProductsTest, WeightsMayBeAlike) {
           kernels->whole_groups.rows, kCols,
           [](int64_t r, int64_t c) { return static_cast<int>((r * 41 + c * 7) % 256) - 128; },
           [](int64_t r, int64_t) { return static_cast<int>(r * 17) - 60; });
-      ExpectProducts(tile, source, kFormats[format].bits, Products(*kernels, *matrix, tile.rows));
+      ExpectProducts(tile, source, kFormats[format].bits,
+                     ProductsOfBlock(kernels->whole_groups, *matrix, tile.rows));
     }
   }
 }

@@ -109,6 +109,9 @@ namespace {
 // A row is read twice: for what its halves reach from and to, of which the largest gives the row its step, and to be encoded. A
 // group's even inputs lie in every other lane, its odd ones in those between, so that both halves are encoded at once.
 
+// One code less than there are: the zero point is rounded too. Ends of a range are divided by them first, as their difference
+// might overflow.
+constexpr float kInverseCodes = 1.0f / 254.0f;
 constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / kLanes};
 
 // What a group's halves are; it stays in place of the group's codes until these are known.
@@ -129,8 +132,7 @@ HWY_INLINE HalfRanges RangesOf(const float* x, __m128& largest_step, __m256& not
   }
   const __m128 low = OfHalves(least, [](__m128 a, __m128 b) { return _mm_min_ps(a, b); }),
                high = OfHalves(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
-  // One code less than there are: the zero point is rounded too. Divided first, as the difference might overflow.
-  const __m128 inverse = _mm_set1_ps(1.0f / 254.0f);
+  const __m128 inverse = _mm_set1_ps(kInverseCodes);
   const __m128 steps = _mm_sub_ps(_mm_mul_ps(high, inverse), _mm_mul_ps(low, inverse));
   largest_step = _mm_max_ps(largest_step, steps);
   HalfRanges ranges;
@@ -229,8 +231,7 @@ HWY_INLINE void EncodeWholeGroup(const float* x, AsymmetricWholeGroup* out, floa
   }
   const float low = OfLanes(least, [](__m128 a, __m128 b) { return _mm_min_ps(a, b); }),
               high = OfLanes(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
-  // As of halves.
-  const float wanted = high * (1.0f / 254.0f) - low * (1.0f / 254.0f);
+  const float wanted = high * kInverseCodes - low * kInverseCodes;
   const bool finite = _mm256_movemask_ps(_mm256_cmp_ps(not_finite, not_finite, _CMP_UNORD_Q)) == 0;
   if (!finite || wanted < kSmallestCoded) {
     *out = {};
