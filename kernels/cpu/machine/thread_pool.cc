@@ -31,6 +31,9 @@ uint64_t ClaimsOf(uint32_t generation) { return uint64_t{generation % kShortGene
 
 // The lines of stream s begin here and end where those of s + 1 begin.
 int64_t FirstLine(int64_t lines, int64_t num_streams, int64_t s) { return s * lines / num_streams; }
+int64_t CountLines(int64_t lines, int64_t num_streams, int64_t s) {
+  return FirstLine(lines, num_streams, s + 1) - FirstLine(lines, num_streams, s);
+}
 
 // The first unclaimed iteration of a stream, claimed now, or `end` or more when there is none. Only inside a loop.
 int64_t Claim(std::atomic<uint64_t>& claimed, uint64_t none_claimed, int64_t end) {
@@ -84,9 +87,7 @@ void ThreadPool::RunIterations(Loop& loop, uint32_t generation, int64_t thread) 
   const int64_t num_streams = loop.num_streams;
   for (int64_t s = 0; s < num_streams; ++s) {
     const int64_t index = (thread + s) % num_streams;
-    const int64_t count =
-        FirstLine(loop.lines, num_streams, index + 1) - FirstLine(loop.lines, num_streams, index);
-    const int64_t end = count * loop.across;
+    const int64_t end = CountLines(loop.lines, num_streams, index) * loop.across;
     for (;;) {
       const int64_t i = Claim(loop.streams[index].claimed, none_claimed, end);
       if (i >= end) break;
@@ -184,7 +185,7 @@ void ThreadPool::Run(int64_t lines, int64_t across, int64_t num_streams,
   if (loop == nullptr) {
     // Without workers, or all of them are offered loops enough.
     for (int64_t s = 0; s < num_streams; ++s) {
-      const int64_t end = (FirstLine(lines, num_streams, s + 1) - FirstLine(lines, num_streams, s)) * across;
+      const int64_t end = CountLines(lines, num_streams, s) * across;
       for (int64_t i = 0; i < end; ++i) body(s, i);
     }
     return;
@@ -224,7 +225,7 @@ void ThreadPool::ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(i
   const int64_t num_streams = std::min(lines, most);
   const auto cell = [&](int64_t stream, int64_t i) {
     const int64_t first = FirstLine(lines, num_streams, stream),
-                  count = FirstLine(lines, num_streams, stream + 1) - first;
+                  count = CountLines(lines, num_streams, stream);
     if (by_rows) {
       body(first + i % count, i / count);
     } else {
