@@ -30,6 +30,22 @@ absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
 }
 
+absl::Status CheckWritable(const std::string& path) {
+  std::error_code ignored;
+  const std::filesystem::file_status before = std::filesystem::status(path, ignored);
+  // Opening a pipe would end what its reader waits for.
+  if (std::filesystem::is_other(before)) return absl::OkStatus();
+  const bool is_new = !std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
+  errno = 0;
+  std::ofstream file(path, std::ios::binary | std::ios::app);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  }
+  file.close();
+  if (is_new) std::filesystem::remove(path, ignored);
+  return absl::OkStatus();
+}
+
 absl::Status WriteFile(const std::string& path, std::string_view content) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);

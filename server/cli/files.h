@@ -13,6 +13,10 @@ namespace kvblend::server::cli {
 /// kInvalidArgument when it is a folder or cannot be read.
 absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path);
 
+/// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file behind.
+/// kInvalidArgument, naming path and reason.
+absl::Status CheckWritable(const std::string& path);
+
 /// Replaces the file. kInvalidArgument, naming path and reason, when it cannot be written.
 absl::Status WriteFile(const std::string& path, std::string_view content);
 

@@ -69,13 +69,15 @@ absl::Status Report(const BenchFlags& flags, const SavedResults& results, Termin
     }
     absl::StrAppend(&tables, "\n\n", FormatTable(rows), FormatEvidence(rows));
   }
-  if (!flags.per_question.empty()) KVBLEND_RETURN_IF_ERROR(WriteFile(flags.per_question, question_lines));
-  if (!flags.json.empty() && flags.json != "-") KVBLEND_RETURN_IF_ERROR(WriteFile(flags.json, row_lines));
   if (flags.json == "-") terminal.out << row_lines << std::flush;
   // With --json - standard output belongs to the machine.
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
   table << tables << std::flush;
-  return absl::OkStatus();
+  // Behind the table, which a disk that is full by now does not cost, nor does one file cost the other.
+  absl::Status written;
+  if (!flags.per_question.empty()) written.Update(WriteFile(flags.per_question, question_lines));
+  if (!flags.json.empty() && flags.json != "-") written.Update(WriteFile(flags.json, row_lines));
+  return written;
 }
 
 /// An engine that learns while it serves does not measure one thing.
@@ -102,6 +104,9 @@ absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(const Shard shard, ParseShard(flags.shard));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchData> data, LoadBenchData(flags.data));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<BenchTask> tasks, SelectTasks(data, flags.first, flags.n, shard));
+  for (const std::string& path : {flags.per_question, flags.json}) {
+    if (!path.empty() && path != "-") KVBLEND_RETURN_IF_ERROR(CheckWritable(path));
+  }
   std::optional<ReferenceCache> cache;
   if (!flags.reference_cache.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(

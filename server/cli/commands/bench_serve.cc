@@ -58,15 +58,16 @@ absl::Status WriteReports(const BenchServeFlags& flags, const LoadOptions& optio
   std::string lines;
   for (const LoadPoint& point : run.points) lines += JsonLine(ToJson(point, options.modes)) + "\n";
   for (const HighestRate& highest : run.highest) lines += JsonLine(ToJson(highest, options.modes)) + "\n";
-  if (!flags.html.empty()) {
-    KVBLEND_RETURN_IF_ERROR(
-        WriteFile(flags.html, LoadPage(run, options.modes, title, DescribeLoad(flags, options))));
-  }
-  if (!flags.json.empty() && flags.json != "-") KVBLEND_RETURN_IF_ERROR(WriteFile(flags.json, lines));
   if (flags.json == "-") terminal.out << lines << std::flush;
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
   table << title << "\n\n" << FormatLoadTable(run, options.modes) << std::flush;
-  return absl::OkStatus();
+  // Behind the table, which a disk that is full by now does not cost, nor does one file cost the other.
+  absl::Status written;
+  if (!flags.html.empty()) {
+    written.Update(WriteFile(flags.html, LoadPage(run, options.modes, title, DescribeLoad(flags, options))));
+  }
+  if (!flags.json.empty() && flags.json != "-") written.Update(WriteFile(flags.json, lines));
+  return written;
 }
 
 void WarnAboutLoad(const LoadRun& run, const LoadOptions& options, Terminal& terminal) {
@@ -96,6 +97,9 @@ absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context
   KVBLEND_ASSIGN_OR_RETURN(const ConversationOptions asked, MakeConversationOptions(flags));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<Conversation> conversations,
                            MakeConversations(questions, asked));
+  for (const std::string& path : {flags.html, flags.json}) {
+    if (!path.empty() && path != "-") KVBLEND_RETURN_IF_ERROR(CheckWritable(path));
+  }
   if (options.check_answers) options.unloaded_requests = static_cast<int>(conversations.size());
 
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));

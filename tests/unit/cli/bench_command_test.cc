@@ -52,6 +52,22 @@ TEST_F(BenchCommandTest, WritesJsonAndTable) {
   EXPECT_THAT(calls_.stored, IsEmpty());
 }
 
+TEST_F(BenchCommandTest, AFileThatCannotBeWrittenIsRefusedBeforeTheFirstQuestion) {
+  const std::string line = "bench --measure f1 --modes full --data " + Data("data.json", 1);
+  for (const char* flag : {" --json ", " --per-question "}) {
+    EXPECT_EQ(RunLine(line + flag + Path("no/rows")), 2) << flag;
+    EXPECT_THAT(Err(), HasSubstr("cannot write " + Path("no/rows") + ": No such file or directory"));
+  }
+  EXPECT_THAT(calls_.log, IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(Path("rows")));
+  // What fails only now costs neither the table nor the other file.
+  const std::string rows = Path("rows");
+  EXPECT_EQ(RunLine(line + " --per-question /dev/full --json " + rows), 2);
+  EXPECT_THAT(Err(), HasSubstr("cannot write /dev/full"));
+  EXPECT_THAT(Out(), HasSubstr("questions: 1"));
+  EXPECT_THAT(*ReadFileOrStdin(rows), HasSubstr("\"mode\":\"full\""));
+}
+
 TEST_F(BenchCommandTest, InterruptedBenchTellsWhatItHasMeasured) {
   const std::string data = File("data.json", R"([
       {"question": "Q1", "answers": ["a"], "ctxs": [{"title": "T", "text": "One."}]},

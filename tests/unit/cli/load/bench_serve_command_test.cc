@@ -52,6 +52,21 @@ TEST_F(BenchServeCommandTest, WritesJsonTableAndPage) {
   EXPECT_EQ(calls_.generated.back().namespace_(), "kvblend-load");
 }
 
+TEST_F(BenchServeCommandTest, AFileThatCannotBeWrittenIsRefusedBeforeTheLoad) {
+  const std::string line = "--rate 1000 --requests 1 --rows reuse";
+  for (const char* flag : {" --html ", " --json "}) {
+    EXPECT_EQ(Serve(line + flag + (folder_ / "no/file").string()), 2) << flag;
+    EXPECT_THAT(Err(), HasSubstr("no/file: No such file or directory"));
+  }
+  EXPECT_THAT(calls_.log, IsEmpty());
+  // What fails only now costs neither the table nor the other file.
+  const std::string rows = (folder_ / "rows").string();
+  EXPECT_EQ(Serve(line + " --html /dev/full --json " + rows), 2);
+  EXPECT_THAT(Err(), HasSubstr("cannot write /dev/full"));
+  EXPECT_THAT(Out(), HasSubstr("goodput"));
+  EXPECT_THAT(*ReadFileOrStdin(rows), HasSubstr("\"mode\":\"reuse\""));
+}
+
 TEST_F(BenchServeCommandTest, ClosedLoopTraceAndSearch) {
   ASSERT_EQ(Serve("--clients 1,2 --requests 3 --rows reuse --json -"), 0) << Err();
   ASSERT_THAT(OutJson(), SizeIs(2));
