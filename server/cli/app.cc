@@ -65,8 +65,10 @@ CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name
   return *command;
 }
 
-int RunCommandLine(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
-                   Cancellation& cancellation, CallsFactory make_calls) {
+namespace {
+
+int Run(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
+        Cancellation& cancellation, CallsFactory make_calls) {
   CommandContext context{terminal, cancellation, std::move(make_calls), nullptr};
   CLI::App app(kDescription, "kvblend");
   app.footer(kFooter);
@@ -102,6 +104,17 @@ int RunCommandLine(const std::vector<std::string>& arguments, const std::string&
   if (!status.ok() && cancellation.requested()) status = absl::CancelledError("interrupted");
   if (!status.ok()) terminal.PrintError(status);
   return ExitCodeOf(status);
+}
+
+}  // namespace
+
+int RunCommandLine(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
+                   Cancellation& cancellation, CallsFactory make_calls) {
+  const int exit_code = Run(arguments, version, terminal, cancellation, std::move(make_calls));
+  // Commands do not look at what becomes of their lines; whoever reads 0 takes them to be there.
+  if (terminal.out.flush() || exit_code != kExitOk) return exit_code;
+  terminal.PrintError(absl::InternalError("standard output did not take all that was printed"));
+  return kExitError;
 }
 
 }  // namespace kvblend::server::cli

@@ -95,6 +95,7 @@ absl::Status SetRatio(const std::string& text, v1::BlendOptions& options) {
 void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& connection) {
   auto* server = command.add_option("--server", connection.server, "Address of a running kvblend-server")
                      ->envname("KVBLEND_SERVER")
+                     ->check(AServer("--server"))
                      ->capture_default_str()
                      ->type_name("HOST:PORT")
                      ->group("Connection");

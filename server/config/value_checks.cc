@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/plain_number.h"
 
 namespace kvblend::server {
@@ -83,6 +86,24 @@ CLI::Validator OneOf(const std::string& flag, const std::vector<std::string>& wo
 CLI::Validator AFile(const std::string& flag) {
   return Checked(flag, "a file that is there", "",
                  [](std::string& text) { return CLI::ExistingFile(text).empty(); });
+}
+
+CLI::Validator AServer(const std::string& flag) {
+  static constexpr absl::string_view kOtherNames[] = {"unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:"};
+  constexpr int kMaxPort = 65535;
+  return Checked(flag, "HOST:PORT or [IPV6]:PORT with a port from 1 to 65535, or unix:PATH", "",
+                 [](const std::string& text) {
+                   const auto begins = [&](absl::string_view name) { return absl::StartsWith(text, name); };
+                   if (std::any_of(std::begin(kOtherNames), std::end(kOtherNames), begins)) return true;
+                   const size_t colon = text.rfind(':');
+                   if (colon == std::string::npos || colon == 0) return false;
+                   const absl::string_view host = absl::string_view(text).substr(0, colon);
+                   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+                   if (!bracketed && host.find_first_of(":/[]") != absl::string_view::npos) return false;
+                   int port = 0;  // gRPC takes the lower 16 bits of a larger one
+                   return absl::SimpleAtoi(absl::string_view(text).substr(colon + 1), &port) && port >= 1 &&
+                          port <= kMaxPort;
+                 });
 }
 
 CLI::Validator ASize(const std::string& flag) {

@@ -32,6 +32,9 @@ CLI::Validator OneOf(const std::string& flag, const std::vector<std::string>& wo
 /// A file that is there.
 CLI::Validator AFile(const std::string& flag);
 
+/// A server to connect to: "HOST:PORT", "[IPV6]:PORT", or one of gRPC's other names, such as "unix:PATH".
+CLI::Validator AServer(const std::string& flag);
+
 /// Bytes, perhaps with a unit, which become a number of bytes.
 CLI::Validator ASize(const std::string& flag);
 

@@ -1,12 +1,11 @@
 // kvblend generate: one prompt, its answer streamed to standard output.
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/cli/command.h"
+#include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/prompt_report.h"
 #include "server/convert/message_json.h"
@@ -35,14 +34,6 @@ struct GenerateFlags {
   std::string trace_path;  // empty: no timeline is written
 };
 
-absl::Status WritePage(const std::string& path, const std::string& page) {
-  std::ofstream file(path, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file) return absl::UnavailableError(absl::StrCat("can't write --html ", path));
-  return absl::OkStatus();
-}
-
 absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::Time deadline,
                       Terminal& terminal) {
   if (request.prompt().chunks().empty()) return absl::OkStatus();
@@ -51,6 +42,7 @@ absl::Status PutFirst(Client& client, const v1::GenerateRequest& request, absl::
   put.set_system_text(request.prompt().system_text());
   put.set_lead_in(request.prompt().lead_in());
   put.set_anchoring(request.blend().anchoring());
+  put.set_priority(request.priority());
   *put.mutable_chunks() = request.prompt().chunks();
   ProgressBar bar(terminal, "Precomputing chunks");
   return client.Put(put, deadline, [&](const v1::PutChunkProgress& progress) {
@@ -65,7 +57,10 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
         "--trace needs --model; a server writes timelines itself (kvblend-server --trace-dir)");
   }
   KVBLEND_ASSIGN_OR_RETURN(v1::GenerateRequest request, BuildRequest(flags.request));
-  if (!flags.html_path.empty()) request.mutable_blend()->set_explain(true);
+  if (!flags.html_path.empty()) {
+    KVBLEND_RETURN_IF_ERROR(CheckWritable(flags.html_path));
+    request.mutable_blend()->set_explain(true);
+  }
   const absl::Time deadline = flags.request.caller.deadline();
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   if (flags.put_first) KVBLEND_RETURN_IF_ERROR(PutFirst(client, request, deadline, terminal));
@@ -98,7 +93,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   }
   if (!flags.html_path.empty() && report) {
     KVBLEND_RETURN_IF_ERROR(
-        WritePage(flags.html_path, ui::ReportPage(request.prompt().question(), answer, *report)));
+        WriteFile(flags.html_path, ui::ReportPage(request.prompt().question(), answer, *report)));
   }
   if (!flags.json && !flags.quiet) {
     if (report) {

@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/cli/files.h"
 #include "tests/support/message_text.h"
 #include "tests/unit/cli/commands_fixture.h"
 
@@ -83,7 +84,7 @@ TEST_F(CommandsTest, WrongUsageIsTwoAndSaysSoOnStandardError) {
                                 "generate --question Q --policy best",
                                 "generate --question Q --anchored --isolated",
                                 "generate --question Q --timeout -1",
-                                "generate --question Q --model m --server s",
+                                "generate --question Q --model m --server s:1",
                                 "generate --question Q --threads 2",  // without --model
                                 "generate --question Q --model m --threads -1",
                                 "score --question Q",
@@ -131,12 +132,47 @@ TEST_F(CommandsTest, ServerOrModel) {
   unsetenv("KVBLEND_SERVER");
 }
 
+TEST_F(CommandsTest, TheServersAddressHasAPort) {
+  for (const char* server : {"far:50051", "10.0.0.1:1", "[::1]:65535", "unix:/run/kvblend", "dns:///far:1"}) {
+    EXPECT_EQ(Run({"info", "--server", server}), 0) << Err();
+    EXPECT_EQ(connection_.server, server);
+  }
+  for (const char* server :
+       {"", "far", "far:", ":1", "far:0", "far:65536", "far:x", "::1:1", "http://far:1"}) {
+    EXPECT_EQ(Run({"info", "--server", server}), 2) << server;
+    EXPECT_THAT(Err(),
+                StartsWith(absl::StrCat("--server is '", server, "'; allowed: HOST:PORT or [IPV6]:PORT")));
+  }
+}
+
+TEST_F(CommandsTest, OutputThatIsNotTakenIsAnError) {
+  class FullDisk : public std::streambuf {};
+  FullDisk full_disk;
+  std::ostream out(&full_disk);
+  Terminal terminal{out, err_};
+  const auto make_calls = [this](const Connection&, Cancellation&,
+                                 Terminal&) -> absl::StatusOr<std::shared_ptr<Calls>> {
+    return calls_.Lend();
+  };
+  EXPECT_EQ(RunCommandLine({"info"}, "1.2.3", terminal, cancellation_, make_calls), 1);
+  EXPECT_THAT(Err(), HasSubstr("standard output did not take all"));
+}
+
+TEST_F(CommandsTest, APageThatCannotBeWrittenIsRefusedBeforeTheAnswer) {
+  const std::string page = (folder_ / "page.html").string();
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--html", page + "/x"}), 2);
+  EXPECT_THAT(Err(), HasSubstr(absl::StrCat("cannot write ", page, "/x: No such file or directory")));
+  EXPECT_THAT(calls_.log, IsEmpty());
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--html", page}), 0);
+  EXPECT_THAT(*ReadFileOrStdin(page), HasSubstr("<html"));
+}
+
 TEST_F(CommandsTest, HealthIsAnExitCode) {
   EXPECT_EQ(Run({"health"}), 0);
   EXPECT_EQ(Out(), "serving\n");
   calls_.health = absl::UnavailableError("server x is not serving");
-  EXPECT_EQ(Run({"health", "--server", "x"}), 4);
-  EXPECT_EQ(connection_.server, "x");
+  EXPECT_EQ(Run({"health", "--server", "x:1"}), 4);
+  EXPECT_EQ(connection_.server, "x:1");
   EXPECT_EQ(Out(), "");
   EXPECT_NE(Err(), "");
   EXPECT_EQ(Run({"health", "--model", "m.gguf"}), 2);
@@ -237,9 +273,11 @@ TEST_F(CommandsTest, FlagsOverrideTheRequestFile) {
 }
 
 TEST_F(CommandsTest, GeneratePutsChunksFirstWhenAsked) {
-  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk", "c", "--system", "S", "--put"}), 0);
+  EXPECT_EQ(
+      Run({"generate", "--question", "Q", "--chunk", "c", "--system", "S", "--priority", "low", "--put"}), 0);
   EXPECT_THAT(calls_.log, ElementsAre("put", "generate"));
   EXPECT_EQ(calls_.put[0].system_text(), "S");
+  EXPECT_EQ(calls_.put[0].priority(), v1::PRIORITY_LOW);
   EXPECT_EQ(Run({"generate", "--question", "Q", "--put"}), 0);  // nothing to put
   EXPECT_THAT(calls_.log, ElementsAre("put", "generate", "generate"));
 }
