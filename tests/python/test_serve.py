@@ -79,6 +79,31 @@ def test_what_is_wrong_ends_it_with_one_line(tmp_path, arguments, said):
     assert done.returncode != 0 and said in done.stderr, done.stderr
 
 
+def test_a_model_that_cannot_be_fetched_is_not_called_unknown(tmp_path):
+    done = subprocess.run([KVBLEND, "serve", "--model", "smollm2", "--model-dir", str(tmp_path / "models")], capture_output=True,
+                          text=True, check=False, timeout=300,
+                          env=ENVIRONMENT | {"HOME": str(tmp_path), "PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0"})
+    assert done.returncode == 1 and "there is no model" not in done.stderr, done.stderr
+    assert f"could not fetch the model 'smollm2' into {tmp_path / 'models'}" in done.stderr.splitlines()[-1]
+
+
+def test_a_folder_that_cannot_hold_the_key_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file/state"
+    done = subprocess.run([KVBLEND, "serve", "--model", str(MODEL), "--state-dir", str(folder)], capture_output=True, text=True,
+                          check=False, timeout=300, env=ENVIRONMENT)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith(f"kvblend serve: cannot keep a key in --state-dir {folder}: Not a directory; allowed: ")
+
+
+def test_an_interrupted_download_ends_without_a_traceback(tmp_path, monkeypatch, capfd):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+    monkeypatch.setattr(serve, "find_model", interrupt)
+    assert serve.main(["--model", "smollm2"]) == 130
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("flag, in_file, variable, served", [
     ("", "", "/no/such/variable", "/no/such/variable"), ("", "/no/such/file", "/no/such/variable", "/no/such/file"),
     ("/no/such/flag", "/no/such/file", "/no/such/variable", "/no/such/flag")])

@@ -24,6 +24,8 @@ from kvblend.programs import path_of
 DEFAULT_MODEL = "smollm2"
 READY_SECONDS = 600  # for loading a large model from a slow disk
 TENANT = "local"
+NO_SUCH_MODEL = 2  # exit code of kvblend model fetch
+INTERRUPTED = 130
 # Whoever sets one of these has decided who may ask: no key is made then.
 DECIDE_ABOUT_KEYS = ("api-keys", "allow-unauthenticated", "config")
 SWITCHES = ("allow-unauthenticated",)
@@ -79,13 +81,23 @@ def find_model(model: str, folder: Path) -> str:
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     done = subprocess.run([path_of("kvblend"), "model", "fetch", model, "--folder", folder], env=environment,
                           stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode != 0:
+    if done.returncode == NO_SUCH_MODEL:
         raise Failure(f"there is no model '{model}'; allowed: a file, a folder, or a name of kvblend model fetch --list")
+    if done.returncode != 0:  # it has said why
+        raise Failure(f"could not fetch the model '{model}' into {folder}")
     return done.stdout.splitlines()[-1]
 
 
 def find_key(folder: Path) -> tuple[str, Path]:
     """(the key of this machine's user, the file of keys that the server reads); made at the first call."""
+    try:
+        return _find_key(folder)
+    except OSError as error:
+        raise Failure(f"cannot keep a key in --state-dir {folder}: {error.strerror}; allowed: a folder to write to, or --api-keys "
+                      "or --allow-unauthenticated, which need none") from error
+
+
+def _find_key(folder: Path) -> tuple[str, Path]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_path, keys_path = folder / "api-key", folder / "api-keys.jsonl"
     if not (key_path.is_file() and keys_path.is_file()):
@@ -204,3 +216,5 @@ def main(arguments: list[str]) -> int:
     except Failure as failure:
         print(f"kvblend serve: {failure}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:  # before there was a server to pass it on to
+        return INTERRUPTED
