@@ -174,13 +174,15 @@ HttpHandler With(std::shared_ptr<ApiState> state, StateHandler handler) {
 }  // namespace
 
 void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
-  router->Add("POST", "/v1/chunks", With(state, &Put));
+  router->Add("POST", "/v1/chunks", With(state, &Put), HandlerKind::kStream);
   router->Add("GET", "/v1/chunks", With(state, &List));
   router->Add("POST", "/v1/chunks/stat", MessageHandler(state, "StatChunks", &Calls::Stat));
   router->Add("POST", "/v1/chunks/delete", MessageHandler(state, "DeleteChunks", &Calls::Delete));
-  router->Add("POST", "/v1/chunks/pin", MessageHandler(state, "PinChunks", &Calls::Pin));
-  router->Add("POST", "/v1/chunks/split", MessageHandler(state, "SplitDocument", &Calls::Split));
-  router->Add("POST", "/v1/chunks/prefetch", MessageHandler(state, "PrefetchChunks", &Calls::Prefetch));
+  router->Add("POST", "/v1/chunks/pin", MessageHandler(state, "PinChunks", &Calls::Pin), HandlerKind::kLong);
+  router->Add("POST", "/v1/chunks/split", MessageHandler(state, "SplitDocument", &Calls::Split),
+              HandlerKind::kLong);
+  router->Add("POST", "/v1/chunks/prefetch", MessageHandler(state, "PrefetchChunks", &Calls::Prefetch),
+              HandlerKind::kLong);
   router->Add("GET", "/v1/chunks/{key}", With(state, &StatOne));
   router->Add("DELETE", "/v1/chunks/{key}", With(state, &DeleteOne));
 }

@@ -55,15 +55,17 @@ Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& 
 }  // namespace
 
 void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
-  router->Add("POST", "/v2/chat",
-              [state](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
-                const auto log = state->Log(request, "CohereChat");
-                const std::string id = NewAnswerId("chat");
-                const Calls::Started started = Start(*state, id, request, responder, log);
-                if (started.ok()) return;
-                log->End(started.status());
-                responder->Send(WithId(CohereError(id, started.status()), id));
-              });
+  router->Add(
+      "POST", "/v2/chat",
+      [state](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
+        const auto log = state->Log(request, "CohereChat");
+        const std::string id = NewAnswerId("chat");
+        const Calls::Started started = Start(*state, id, request, responder, log);
+        if (started.ok()) return;
+        log->End(started.status());
+        responder->Send(WithId(CohereError(id, started.status()), id));
+      },
+      HandlerKind::kStream);
 }
 
 }  // namespace kvblend::server

@@ -81,9 +81,11 @@ Json ModelObject(const ModelCard::Card& card) {
 
 void AddGenerationRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("POST", "/v1/chat/completions",
-              GenerationHandler(state, "ChatCompletions", "chatcmpl", &openai::ParseChatRequest));
+              GenerationHandler(state, "ChatCompletions", "chatcmpl", &openai::ParseChatRequest),
+              HandlerKind::kStream);
   router->Add("POST", "/v1/completions",
-              GenerationHandler(state, "Completions", "cmpl", &openai::ParseCompletionRequest));
+              GenerationHandler(state, "Completions", "cmpl", &openai::ParseCompletionRequest),
+              HandlerKind::kStream);
   router->Add("GET", "/v1/models",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
                 const auto log = state->Log(request, "ListModels");

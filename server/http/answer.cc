@@ -109,4 +109,9 @@ void Answer::Gone() {
   if (callback) callback();
 }
 
+bool Answer::gone() const {
+  absl::MutexLock lock(&mutex_);
+  return gone_;
+}
+
 }  // namespace kvblend::server

@@ -28,13 +28,14 @@ class Answer : public HttpResponder {
 
   /// The client has gone, says the connection.
   void Gone();
+  bool gone() const;
 
  private:
   enum class State : uint8_t { kNew, kBegun, kEnded };
   void EndWith(std::string bytes, Connection::End end, bool close_after);
 
   const std::shared_ptr<Connection> connection_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNew;
   BodyFraming framing_ ABSL_GUARDED_BY(mutex_) = BodyFraming::kLength;
   bool gone_ ABSL_GUARDED_BY(mutex_) = false;

@@ -170,6 +170,7 @@ void Connection::OnHead() {
   }
   request.path_values = route.path_values;
   handler_ = route.handler;
+  handler_kind_ = route.kind;
   if (expect != nullptr && !http_1_0_ && parser_->has_body()) {
     Queue("HTTP/1.1 100 Continue\r\n\r\n", End::kNone, false);
   }
@@ -186,9 +187,10 @@ void Connection::Dispatch() {
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
   // counted while it waits for a handler, and until that has returned.
-  asio::post(core_->handlers,
+  asio::post(core_->handlers.at(handler_kind_),
              [handler = handler_, request = std::move(request), answer, body = std::move(body_)]() mutable {
-               (*handler)(std::move(request), std::move(answer));
+               // Whoever did not wait for the thread wants no answer.
+               if (!answer->gone()) (*handler)(std::move(request), std::move(answer));
                body = nullptr;
              });
   Read();  // notices when the client goes

@@ -95,8 +95,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   std::unique_ptr<RequestParser> parser_;
   const HttpHandler* handler_ = nullptr;  // of the request being received
-  bool refused_ = false;                  // the client may still be sending a request that nobody reads
-  std::unique_ptr<CountedBody> body_;     // of the request being received; null: none is
+  HandlerKind handler_kind_ = HandlerKind::kQuick;
+  bool refused_ = false;               // the client may still be sending a request that nobody reads
+  std::unique_ptr<CountedBody> body_;  // of the request being received; null: none is
 
   // Set before an answer is made, and constant until its end.
   bool http_1_0_ = false;

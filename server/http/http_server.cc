@@ -83,7 +83,7 @@ class HttpServerImpl : public HttpServer {
     WaitForConnections(deadline);
     for (const auto& connection : Connections()) connection->Close();
     WaitForConnections(absl::InfiniteFuture());
-    core_->handlers.join();  // what they answer goes nowhere
+    for (auto& [kind, threads] : core_->handlers) threads.join();  // what they answer goes nowhere
     // Nothing is left to wait for, so the threads end when what was posted is done.
     work_.reset();
     for (std::thread& thread : threads_) thread.join();

@@ -31,9 +31,9 @@ struct HttpServerOptions {
       absl::Seconds(30);                            // from the first byte of a request to its last: else 408
   absl::Duration idle_timeout = absl::Seconds(75);  // before and between requests: closed
   absl::Duration write_timeout =
-      absl::Seconds(30);  // for a piece of an answer to leave: else the client has gone
-  int num_threads = 2;    // for the network
-  int num_handler_threads = 4;
+      absl::Seconds(30);        // for a piece of an answer to leave: else the client has gone
+  int num_threads = 2;          // for the network
+  int num_handler_threads = 4;  // for each kind of handlers
 };
 
 /// Thread-safe.

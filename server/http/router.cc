@@ -35,21 +35,21 @@ std::optional<std::map<std::string, std::string>> Match(const std::vector<std::s
 
 }  // namespace
 
-void Router::Add(std::string method, std::string_view pattern, HttpHandler handler) {
+void Router::Add(std::string method, std::string_view pattern, HttpHandler handler, HandlerKind kind) {
   std::vector<std::string> segments = Segments(pattern);
   for (Entry& entry : entries_) {
     if (entry.segments == segments) {
-      entry.handlers[std::move(method)] = std::move(handler);
+      entry.handlers[std::move(method)] = {.handle = std::move(handler), .kind = kind};
       return;
     }
   }
   entries_.push_back({.segments = std::move(segments), .handlers = {}});
-  entries_.back().handlers[std::move(method)] = std::move(handler);
+  entries_.back().handlers[std::move(method)] = {.handle = std::move(handler), .kind = kind};
 }
 
 void Router::Wrap(const std::function<HttpHandler(HttpHandler)>& around) {
   for (Entry& entry : entries_) {
-    for (auto& [method, handler] : entry.handlers) handler = around(std::move(handler));
+    for (auto& [method, handler] : entry.handlers) handler.handle = around(std::move(handler.handle));
   }
 }
 
@@ -61,7 +61,10 @@ Router::Route Router::Find(std::string_view method, std::string_view path) const
     if (!values.has_value()) continue;
     const auto handler = entry.handlers.find(std::string(method));
     if (handler != entry.handlers.end()) {
-      return {.handler = &handler->second, .path_values = *std::move(values), .allowed_methods = {}};
+      return {.handler = &handler->second.handle,
+              .kind = handler->second.kind,
+              .path_values = *std::move(values),
+              .allowed_methods = {}};
     }
     for (const auto& [allowed, unused] : entry.handlers) {
       route.allowed_methods.push_back(allowed);
@@ -70,6 +73,14 @@ Router::Route Router::Find(std::string_view method, std::string_view path) const
     return route;
   }
   return route;
+}
+
+std::set<HandlerKind> Router::Kinds() const {
+  std::set<HandlerKind> kinds;
+  for (const Entry& entry : entries_) {
+    for (const auto& [method, handler] : entry.handlers) kinds.insert(handler.kind);
+  }
+  return kinds;
 }
 
 }  // namespace kvblend::server

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -38,8 +39,9 @@ struct ServerCore {
       : options(std::move(server_options)),
         router(std::move(server_router)),
         error_page(std::move(page)),
-        io(options.num_threads),
-        handlers(options.num_handler_threads) {}
+        io(options.num_threads) {
+    for (const HandlerKind kind : router.Kinds()) handlers.try_emplace(kind, options.num_handler_threads);
+  }
 
   const HttpServerOptions options;
   const Router router;
@@ -54,7 +56,7 @@ struct ServerCore {
   absl::flat_hash_map<Connection*, std::weak_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
 
   asio::io_context io;
-  asio::thread_pool handlers;
+  std::map<HandlerKind, asio::thread_pool> handlers;  // constant, one for each kind that the router has
 };
 
 }  // namespace kvblend::server

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -95,11 +96,14 @@ class HttpServerTest : public ::testing::Test {
                  responder->Send(std::move(response));
                });
     // Keeps its thread until the test lets go of it.
-    router.Add("POST", "/hold", [this](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
-      held_.Notify();
+    const auto hold = [this](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+      ++num_held_;
+      if (!held_.HasBeenNotified()) held_.Notify();
       let_go_.WaitForNotification();
       responder->Send({.body = "held", .headers = {}});
-    });
+    };
+    router.Add("POST", "/hold", hold);
+    router.Add("POST", "/hold/long", hold, HandlerKind::kLong);
     router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
     router.Add("GET", "/things/{id}",
                [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
@@ -153,6 +157,7 @@ class HttpServerTest : public ::testing::Test {
   HttpServerOptions options_;
   absl::Mutex mutex_;
   int gone_ = 0;
+  std::atomic<int> num_held_{0};
   absl::Notification held_, let_go_;
   std::vector<std::shared_ptr<HttpResponder>> waiting_;
   std::unique_ptr<HttpServer> server_;

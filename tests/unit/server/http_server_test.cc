@@ -231,6 +231,39 @@ TEST_F(HttpServerTest, BodiesCountUntilTheirHandlerIsDone) {
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
 }
 
+TEST_F(HttpServerTest, WhatTakesLongHoldsUpOnlyItsLike) {
+  options_.num_handler_threads = 1;
+  Start();
+  RawClient holding(server_->port());
+  const std::string request = absl::StrReplaceAll(Post("{}"), {{"/echo", "/hold/long"}});
+  holding.Send(request);
+  held_.WaitForNotification();
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
+  let_go_.Notify();
+  EXPECT_THAT(holding.ReadToEnd(), EndsWith("held"));
+}
+
+TEST_F(HttpServerTest, RequestsWhoseClientsHaveGoneAreNotHandled) {
+  options_.num_handler_threads = 1;
+  Start();
+  RawClient holding(server_->port());
+  const std::string request = absl::StrReplaceAll(Post("{}"), {{"/echo", "/hold"}});
+  holding.Send(request);
+  held_.WaitForNotification();
+  {
+    RawClient impatient(server_->port());
+    impatient.Send(request);
+    while (server_->num_connections() < 2) {
+    }
+  }
+  while (server_->num_connections() > 1) {
+  }
+  let_go_.Notify();
+  EXPECT_THAT(holding.ReadToEnd(), EndsWith("held"));
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 ")) << "which comes behind both";
+  EXPECT_EQ(num_held_, 1);
+}
+
 TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
   Start();
   RawClient idle(server_->port()), busy(server_->port());
