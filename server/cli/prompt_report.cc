@@ -34,7 +34,7 @@ std::string DescribeLoading(const v1::LoadingReport& loading) {
       absl::StrAppendFormat(&line, ", chunks bypassed: %d", loading.bypassed_chunks());
     }
   } else {
-    absl::StrAppendFormat(&line, "ratio %.2f as asked", loading.ratio());
+    absl::StrAppendFormat(&line, "ratio %.2f", loading.ratio());
   }
   if (loading.predicted()) {
     absl::StrAppendFormat(

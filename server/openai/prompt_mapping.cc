@@ -172,7 +172,9 @@ absl::Status AddDocuments(const Json& documents, v1::Prompt* prompt) {
       prompt->add_chunks(DocumentText("", document.get<std::string>()));
       continue;
     }
-    FieldReader fields(document, absl::StrCat("documents[", i, "]"));
+    const std::string path = absl::StrCat("documents[", i, "]");
+    if (!document.is_object()) return NotAllowed(path, "no document", "an object or a string");
+    FieldReader fields(document, path);
     const std::string title = fields.String("title").value_or("");
     const auto text = fields.String("text");
     fields.Ignore({"id"});

@@ -170,6 +170,10 @@ TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
   EXPECT_THAT(DescribePrompt(ToProto(report))[2], HasSubstr("nothing measured yet"));
   report.loading = {};  // a fixed ratio and nothing to read: nothing to say
   EXPECT_THAT(DescribePrompt(ToProto(report)), SizeIs(3));
+  // Whoever set it: the request, the server, or that so few tokens are all recomputed.
+  report.loading = {
+      .mode = RatioMode::kFixed, .ratio = 1, .reads = {{.tier = Tier::kRedis, .bytes = 2 << 20}}};
+  EXPECT_EQ(DescribePrompt(ToProto(report))[2], "loading: ratio 1.00; redis 2.0 MiB");
 }
 
 TEST(PromptReportTest, SaysHowTheAnswerEnded) {

@@ -212,6 +212,11 @@ TEST(ParseChatRequestTest, WhatCannotBeDoneIsRefusedByName) {
   }
 }
 
+TEST(ParseChatRequestTest, ADocumentMayBeAStringSaysWhatRefusesOne) {
+  EXPECT_THAT(ParseChatRequest(Ask(R"("documents": [1])")).status().message(),
+              HasSubstr("documents[0] is no document; allowed: an object or a string"));
+}
+
 TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
   const std::pair<std::string, std::string> cases[] = {
       {R"([])", "messages"},
