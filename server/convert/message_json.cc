@@ -1,5 +1,6 @@
 #include "server/convert/message_json.h"
 
+#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -16,16 +17,27 @@ using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
 /// Makes "query" to "POLICY_QUERY" wherever the message has an enumeration. Refuses what protobuf's parser takes although its
-/// JSON has no such thing: "yes" for a boolean, one value for a list of them.
+/// JSON has no such thing: "yes" for a boolean, one value for a list of them; a null in a list, which it leaves out, and a list in
+/// it, whose values it puts in place of it: answers count values by their places; and a field under both of its names.
 absl::Status PrepareJson(const Descriptor& descriptor, const std::string& prefix, nlohmann::json& json) {
   if (!json.is_object()) return absl::OkStatus();
+  std::set<const FieldDescriptor*> seen;
   for (auto& [name, value] : json.items()) {
     const FieldDescriptor* field = descriptor.FindFieldByName(name);
     if (field == nullptr) field = descriptor.FindFieldByCamelcaseName(name);
     if (field == nullptr || value.is_null()) continue;
     const std::string path = absl::StrCat(prefix, name);
+    if (!seen.insert(field).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " is set under another name, too; allowed: ", field->name(), " alone"));
+    }
     if (field->is_repeated() && !field->is_map() && !value.is_array()) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is no array; allowed: an array"));
+    }
+    for (size_t i = 0; value.is_array() && i < value.size(); ++i) {
+      if (!value[i].is_null() && !value[i].is_array()) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, "[", i, "] is ", value[i].is_null() ? "null" : "an array", "; allowed: a value of the list"));
     }
     if (field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL && !field->is_repeated() && !value.is_boolean()) {
       return absl::InvalidArgumentError(absl::StrCat(path, " is no boolean; allowed: true or false"));

@@ -49,7 +49,8 @@ void ReadLogitBias(FieldReader& fields, v1::SamplingOptions* sampling) {
   }
   for (const auto& [token, bias] : biases->items()) {
     int32_t id = 0;
-    if (absl::SimpleAtoi(token, &id) && bias.is_number()) {
+    // Of two spellings of one id, such as "5" and "05", one would be taken in silence.
+    if (absl::SimpleAtoi(token, &id) && absl::StrCat(id) == token && bias.is_number()) {
       (*sampling->mutable_logit_bias())[id] = bias.get<double>();
     } else {
       constexpr char kAllowed[] = "; allowed: token ids, each with a number";

@@ -57,6 +57,14 @@ TEST(MessageJsonTest, ErrorsNameTheField) {
             "sampling.ignoreEos is no boolean; allowed: true or false");
   EXPECT_EQ(message(R"({"prompt": {"chunks": "a"}})"), "prompt.chunks is no array; allowed: an array");
   EXPECT_EQ(message(R"({"prompt": {"history": {}}})"), "prompt.history is no array; allowed: an array");
+  EXPECT_EQ(message(R"({"prompt": {"chunks": ["a", null, "b"]}})"),
+            "prompt.chunks[1] is null; allowed: a value of the list");
+  EXPECT_EQ(message(R"({"prompt": {"chunks": [["a", "b"], "c"]}})"),
+            "prompt.chunks[0] is an array; allowed: a value of the list");
+  EXPECT_EQ(message(R"({"prompt": {"history": [null]}})"),
+            "prompt.history[0] is null; allowed: a value of the list");
+  EXPECT_EQ(message(R"({"prompt": {"lead_in": "a", "leadIn": "b"}})"),
+            "prompt.lead_in is set under another name, too; allowed: lead_in alone");
 }
 
 TEST(MessageJsonTest, NullIsAbsentAndMapsAreObjects) {

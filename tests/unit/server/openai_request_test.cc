@@ -161,6 +161,8 @@ TEST(ParseChatRequestTest, WhatCannotBeDoneIsRefusedByName) {
       {R"("logit_bias": [1, 2])", "logit_bias"},
       {R"("logit_bias": {"the": 2})", "logit_bias"},
       {R"("logit_bias": {"1": "2"})", "logit_bias"},
+      {R"("logit_bias": {"05": 2})", "logit_bias"},
+      {R"("logit_bias": {" 5": 2})", "logit_bias"},
       {R"("response_format": {"type": "json_object"})", "response_format.type"},
       {R"("response_format": {"type": "text", "schema": {}})", "response_format.schema"},
       {R"("stream_options": {"include_usage": true})", "stream_options"},
