@@ -129,14 +129,15 @@ void Connection::OnHead() {
   }
   std::string_view target = parser_->target();
   if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it
-    const size_t path = target.find('/', 7);
-    target = path == std::string_view::npos ? "/" : target.substr(path);
+    target.remove_prefix(std::min(target.find_first_of("/?", 7), target.size()));
+    request.path = "/";  // where there is none (RFC 9110, 4.2.3)
   }
   const size_t query = target.find('?');
   if (query != std::string_view::npos) request.query = std::string(target.substr(query + 1));
-  if (target.empty() || target.front() != '/' || !PercentDecode(target.substr(0, query), &request.path)) {
-    return Refuse(400, "the request's target is no path");
-  }
+  target = target.substr(0, query);
+  const bool is_path =
+      target.empty() ? !request.path.empty() : target.front() == '/' && PercentDecode(target, &request.path);
+  if (!is_path) return Refuse(400, "the request's target is no path");
   const Router::Route route = core_->router.Find(request.method, request.path);
   if (route.handler == nullptr) {
     if (route.allowed_methods.empty()) {

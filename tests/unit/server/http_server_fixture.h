@@ -104,6 +104,9 @@ class HttpServerTest : public ::testing::Test {
     };
     router.Add("POST", "/hold", hold);
     router.Add("POST", "/hold/long", hold, HandlerKind::kLong);
+    router.Add("GET", "/", [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+      responder->Send({.body = absl::StrCat("root?", request.query), .headers = {}});
+    });
     router.Add("POST", "/things/all", [](const HttpRequest&, const std::shared_ptr<HttpResponder>&) {});
     router.Add("GET", "/things/{id}",
                [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {

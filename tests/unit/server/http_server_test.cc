@@ -28,6 +28,8 @@ TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
                               "Connection: close\r\nX-Odd: ab\r\nx-request-id: req-"),
                     EndsWith("\r\n\r\na/b/c?x=%20y")));
   EXPECT_THAT(Exchange(Get("http://here/things/1")), EndsWith("\r\n\r\n1?"));
+  EXPECT_THAT(Exchange(Get("http://here?x=/things/1")), EndsWith("\r\n\r\nroot?x=/things/1"));
+  EXPECT_THAT(Exchange(Get("http://here")), EndsWith("\r\n\r\nroot?"));
   EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
 }
 
@@ -140,6 +142,7 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
        "400"},
       {"GET nowhere HTTP/1.1\r\n" + host + "\r\n", "400"},
       {Get("/%zz"), "400"},
+      {Get("?x=/things/1"), "400"},
       {"nonsense\r\n\r\n", "400"},
       {"GET /stream HTTP/3.0\r\n" + host + "\r\n", "505"},
       {"GET /stream HTTP/1.1\nHost: here\n\n", "400"},
