@@ -70,7 +70,7 @@ struct Adder {
   CLI::Option* operator()(const SwitchOption& on) const {
     bool& value = on.field(options);
     const std::string off = value ? absl::StrCat(",!--no-", option.name) : "";
-    return app.add_flag(flag + off, value, option.help);
+    return app.add_flag(flag + off, value, option.help)->check(ASwitch(flag));
   }
   CLI::Option* operator()(const SharesOption& shares) const {
     std::map<std::string, double>& by_name = shares.field(options);

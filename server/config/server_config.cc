@@ -194,6 +194,7 @@ void AddServing(CLI::App& app, ServerConfig& config) {
       "Keys that calls need, over gRPC and HTTP, as kvblend key new makes them; read again when it changes");
   app.add_flag("--allow-unauthenticated", config.allow_unauthenticated,
                "Without --api-keys: serve calls on other addresses than loopback, to whoever reaches them")
+      ->check(ASwitch("--allow-unauthenticated"))
       ->group(kGroup);
   AddSeconds(app, kGroup, "drain-timeout", config.drain_timeout, 0.0,
              "Seconds that accepted requests get to finish at shutdown");
@@ -225,6 +226,21 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
     if (std::count(about_the_process.begin(), about_the_process.end(), option) > 0) continue;
     option->envname(EnvironmentName(option->get_lnames().front()));
   }
+}
+
+// An option has one variable: that of a second name, as --no-self-check, would be overlooked.
+absl::Status CheckVariables(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    const std::vector<std::string>& names = option->get_lnames();
+    for (size_t i = 1; i < names.size(); ++i) {
+      const std::string variable = EnvironmentName(names[i]);
+      const char* const value = std::getenv(variable.c_str());
+      if (value == nullptr || *value == '\0') continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          variable, " is '", value, "'; allowed: ", EnvironmentName(names.front()), "=false in its place"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckListening(const ServerConfig& config) {
@@ -327,6 +343,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     try {
       app.parse(argc, argv);
       absl::Status checked = FinishEngineOptions(config.engine);
+      checked.Update(CheckVariables(app));
       checked.Update(CheckListening(config));
       if (!checked.ok()) {
         throw CLI::ValidationError(std::string(checked.message()));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iterator>
+#include <stdexcept>
 #include <type_traits>
 #include <utility>
 
@@ -80,6 +81,17 @@ CLI::Validator OneOf(const std::string& flag, const std::vector<std::string>& wo
   const std::string allowed = absl::StrJoin(words, ", ");
   return Checked(flag, allowed, allowed, [words](const std::string& text) {
     return std::find(words.begin(), words.end(), text) != words.end();
+  });
+}
+
+CLI::Validator ASwitch(const std::string& flag) {
+  return Checked(flag, "true or false", "", [](const std::string& text) {
+    try {
+      CLI::detail::to_flag_value(text);
+      return true;
+    } catch (const std::invalid_argument&) {
+      return false;
+    }
   });
 }
 

@@ -29,6 +29,9 @@ extern template CLI::Validator AnyOf<double>(const std::string& flag, const std:
 
 CLI::Validator OneOf(const std::string& flag, const std::vector<std::string>& words);
 
+/// What CLI11 takes for true or false, of a flag that needs no value.
+CLI::Validator ASwitch(const std::string& flag);
+
 /// A file that is there.
 CLI::Validator AFile(const std::string& flag);
 

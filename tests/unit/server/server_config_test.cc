@@ -112,6 +112,30 @@ TEST_F(ServerConfigTest, OtherAddressesThanLoopbackNeedKeysOrAWord) {
   }
 }
 
+TEST_F(ServerConfigTest, SwitchesAreTrueOrFalse) {
+  EXPECT_FALSE(ParseLine("--model m --self-check=off").config->engine.self_check);
+  EXPECT_TRUE(ParseLine("--model m --refine-idle=true").config->engine.refine_idle);
+  EXPECT_EQ(ParseLine("--model m --refine-idle=maybe").error_output,
+            "kvblend-server: --refine-idle is 'maybe'; allowed: true or false; see kvblend-server --help\n");
+  const ScopedVariable keys("KVBLEND_ALLOW_UNAUTHENTICATED", "perhaps");
+  EXPECT_THAT(ParseLine("--model m").error_output,
+              HasSubstr("--allow-unauthenticated is 'perhaps'; allowed: true or false"));
+}
+
+TEST_F(ServerConfigTest, TheVariableOfASwitchIsThatOfItsFirstName) {
+  {
+    const ScopedVariable off("KVBLEND_SHARE_CORRECTION", "false");
+    EXPECT_FALSE(ParseLine("--model m").config->engine.share_correction);
+  }
+  const ScopedVariable off("KVBLEND_NO_SHARE_CORRECTION", "true");
+  const ParsedConfig parsed = ParseLine("--model m");
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(
+      parsed.error_output,
+      HasSubstr(
+          "KVBLEND_NO_SHARE_CORRECTION is 'true'; allowed: KVBLEND_SHARE_CORRECTION=false in its place"));
+}
+
 TEST_F(ServerConfigTest, DefaultsAreTheStructs) {
   const ParsedConfig parsed = Parse({"--model", "m.gguf"});
   ASSERT_TRUE(parsed.config) << parsed.error_output;
