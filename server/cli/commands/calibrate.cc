@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -148,6 +149,12 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
   if (flags.connection.engine_options.model_path.empty()) {
     return absl::InvalidArgumentError("calibrate needs --model: the correction belongs to a model file");
+  }
+  std::error_code ignored;
+  // The finished file is renamed to its name, which as root would remove a device.
+  if (std::filesystem::is_other(std::filesystem::status(flags.options.path, ignored))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output is ", flags.options.path, ", a pipe or device; allowed: a file"));
   }
   KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
   CalibrationReport report;

@@ -10,7 +10,6 @@
 #include "server/cli/prompt_report.h"
 #include "server/convert/message_json.h"
 #include "server/trace/trace_context.h"
-#include "server/trace/trace_folder.h"
 #include "server/trace/trace_json.h"
 #include "server/ui/report_page.h"
 
@@ -57,6 +56,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
         "--trace needs --model; a server writes timelines itself (kvblend-server --trace-dir)");
   }
   KVBLEND_ASSIGN_OR_RETURN(v1::GenerateRequest request, BuildRequest(flags.request));
+  if (!flags.trace_path.empty()) KVBLEND_RETURN_IF_ERROR(CheckWritable(flags.trace_path));
   if (!flags.html_path.empty()) {
     KVBLEND_RETURN_IF_ERROR(CheckWritable(flags.html_path));
     request.mutable_blend()->set_explain(true);
@@ -86,7 +86,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
   KVBLEND_RETURN_IF_ERROR(finished.status());
   if (trace != nullptr) {
     const TraceContext call = NewCall("");
-    KVBLEND_RETURN_IF_ERROR(WriteWholeFile(
+    KVBLEND_RETURN_IF_ERROR(WriteFile(
         flags.trace_path,
         TraceJson(*trace,
                   {.trace_id = call.trace_id, .span_id = call.span_id, .method = "Generate", .code = "OK"})));

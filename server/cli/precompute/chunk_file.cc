@@ -3,11 +3,25 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
+namespace {
+
+/// Whether putting a file in its place would lose something else.
+bool IsPipeOrDevice(const std::string& path) {
+  std::error_code ignored;
+  return std::filesystem::is_other(std::filesystem::status(path, ignored));
+}
+
+}  // namespace
+
+ChunkFile::ChunkFile(const std::string& path)
+    : path_(path), part_path_(IsPipeOrDevice(path) ? path : absl::StrCat(path, ".part")) {}
 
 absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& path) {
   std::unique_ptr<ChunkFile> file(new ChunkFile(path));
@@ -20,7 +34,7 @@ absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& 
 ChunkFile::~ChunkFile() {
   if (!file_.is_open()) return;
   file_.close();
-  std::remove(part_path_.c_str());
+  if (part_path_ != path_) std::remove(part_path_.c_str());
 }
 
 absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
@@ -39,7 +53,7 @@ absl::Status ChunkFile::Finish() {
   errno = 0;
   file_.flush();
   if (!file_) return Failed();
-  if (std::rename(part_path_.c_str(), path_.c_str()) != 0) return Failed();
+  if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) return Failed();
   file_.close();
   return absl::OkStatus();
 }

@@ -14,7 +14,7 @@
 namespace kvblend::server::cli {
 
 /// Written beside `path` and put in its place by Finish, so that whoever reads it sees all of a corpus. What
-/// is not finished is removed. Errors are kInvalidArgument naming path and reason.
+/// is not finished is removed. A pipe or a device is written as it is. Errors are kInvalidArgument naming path and reason.
 class ChunkFile {
  public:
   static absl::StatusOr<std::unique_ptr<ChunkFile>> Create(const std::string& path);
@@ -26,7 +26,7 @@ class ChunkFile {
   absl::Status Finish();
 
  private:
-  explicit ChunkFile(const std::string& path) : path_(path), part_path_(path + ".part") {}
+  explicit ChunkFile(const std::string& path);
   absl::Status Failed() const;
 
   const std::string path_;

@@ -167,6 +167,12 @@ TEST_F(CommandsTest, APageThatCannotBeWrittenIsRefusedBeforeTheAnswer) {
   EXPECT_THAT(*ReadFileOrStdin(page), HasSubstr("<html"));
 }
 
+TEST_F(CommandsTest, ACorrectionTakesNoDevicesPlace) {
+  EXPECT_EQ(Run({"calibrate", "--model", "m", "--output", "/dev/null", "--data", File("data.json", "[]")}),
+            2);
+  EXPECT_THAT(Err(), HasSubstr("--output is /dev/null, a pipe or device; allowed: a file"));
+}
+
 TEST_F(CommandsTest, HealthIsAnExitCode) {
   EXPECT_EQ(Run({"health"}), 0);
   EXPECT_EQ(Out(), "serving\n");

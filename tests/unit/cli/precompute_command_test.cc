@@ -1,4 +1,8 @@
 // `kvblend precompute` over fake calls, which cut every so many bytes and know chunks by their length.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -130,6 +134,15 @@ TEST_F(PrecomputeCommandTest, OutputHasEveryChunkWithItsKey) {
   EXPECT_EQ(Read(output), first);
   EXPECT_FALSE(std::filesystem::exists(output + ".part"));
   EXPECT_EQ(Run({"precompute", file, "--output", "/no/such/folder/x"}), 2);
+  // What is no file is written to, and still there: as root a renamed file would take the place of /dev/null.
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDWR | O_NONBLOCK);
+  EXPECT_EQ(Run({"precompute", file, lines, "--chunk-tokens", "20", "--output", pipe}), 0);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  std::string taken(first.size() + 1, 0);
+  EXPECT_EQ(read(reader, taken.data(), taken.size()), static_cast<ssize_t>(first.size()));
+  close(reader);
 }
 
 TEST_F(PrecomputeCommandTest, TheOutputIsNoInput) {
