@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -40,8 +41,15 @@ absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
   if (path.empty()) return "";
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file && !text.empty()) return text;
-  return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
+  if (!file || text.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
+  }
+  // gRPC would take it, and then call the server unreachable.
+  if (!absl::StrContains(text, "-----BEGIN ")) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "'; allowed: a file in PEM form"));
+  }
+  return text;
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const GrpcTarget& target) {

@@ -73,6 +73,13 @@ absl::StatusOr<std::unique_ptr<TraceFolder>> TraceFolder::Open(const std::string
     return absl::InvalidArgumentError(
         absl::StrCat("--trace-dir is ", path, ": ", error.message(), "; allowed: a folder to write to"));
   }
+  // Not said for every trace only when it is lost. A full disk may have room again.
+  const std::string probe = absl::StrCat(path, "/", kPrefix, "probe", kSuffix, kUnfinished);
+  if (absl::Status status = WriteBytes(probe, ""); !status.ok() && !absl::IsResourceExhausted(status)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trace-dir is ", path, ": ", status.message(), "; allowed: a folder to write to"));
+  }
+  unlink(probe.c_str());
   std::sort(found.begin(), found.end(), [](const File& a, const File& b) { return a.name < b.name; });
   for (File& file : found) {
     folder->bytes_ += file.bytes;

@@ -273,6 +273,13 @@ TEST_F(GrpcCallsTest, HealthFollowsTheHealthService) {
   EXPECT_EQ(client_->calls().CheckHealth().code(), absl::StatusCode::kUnavailable);
 }
 
+TEST_F(GrpcCallsTest, AFileThatIsNoPemIsNamedAndNotTheServer) {
+  const auto calls = MakeGrpcCalls({.address = address_, .tls_ca_path = "/proc/self/stat"});
+  EXPECT_EQ(calls.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(calls.status().message()),
+              HasSubstr("--tls-ca is '/proc/self/stat'; allowed: a file in PEM form"));
+}
+
 TEST_F(GrpcCallsTest, AServerThatIsNotThereIsUnavailableAndNamed) {
   server_->Shutdown();
   const auto info = MakeGrpcCalls({.address = address_}).value()->GetInfo({});

@@ -194,6 +194,14 @@ TEST_F(TraceFolderTest, WhatIsNoFolderIsNamed) {
   EXPECT_THAT(folder.status().message(), HasSubstr("--trace-dir is " + path_));
 }
 
+TEST_F(TraceFolderTest, AFolderThatCannotBeWrittenToIsNamed) {
+  EXPECT_THAT(TraceFolder::Open("/proc/self", {}).status().message(),  // which takes no files, whoever asks
+              AllOf(HasSubstr("--trace-dir is /proc/self: cannot create"),
+                    HasSubstr("allowed: a folder to write to")));
+  ASSERT_TRUE(TraceFolder::Open(path_, {}).ok());
+  EXPECT_TRUE(Names().empty());
+}
+
 TEST_F(TraceFolderTest, AWriteThatFailsLeavesNothing) {
   auto folder = TraceFolder::Open(path_, {});
   ASSERT_TRUE(folder.ok());
