@@ -99,6 +99,23 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
   drawn_ = draws;
 }
 
+std::string OnOneLine(std::string_view text) {
+  std::string line;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
+    if (byte < 0x20 || byte == 0x7F) {
+      absl::StrAppendFormat(&line, "\\x%02x", byte);
+    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F, which terminals obey too
+      absl::StrAppendFormat(&line, "\\x%02x", next);
+      ++i;
+    } else {
+      line.push_back(text[i]);
+    }
+  }
+  return line;
+}
+
 std::string HumanBytes(int64_t bytes) {
   constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

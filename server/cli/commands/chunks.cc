@@ -82,7 +82,7 @@ class ChunkPrinter {
     terminal_.out << absl::StreamFormat("%-64s  %6d  %8s  %-11s  %5d  %3s  %6s  %s\n", chunk.key(),
                                         chunk.num_tokens(), HumanBytes(chunk.size_bytes()),
                                         Name(chunk.tier()), chunk.hits(), chunk.pinned() ? "yes" : "no",
-                                        Age(chunk.created_unix_seconds()), chunk.label());
+                                        Age(chunk.created_unix_seconds()), OnOneLine(chunk.label()));
   }
 
  private:

@@ -181,8 +181,8 @@ void PrintStats(const std::map<GroupName, Group>& groups, const FolderAudit& aud
       model = fingerprint;
     }
     out << absl::StreamFormat("  %-16s  %-20s  %9d  %11d  %9s  %7d  %7s  %7s\n", format,
-                              tenant_namespace.empty() ? "(default)" : tenant_namespace, group.entries,
-                              group.tokens, HumanBytes(group.bytes), group.pinned_entries,
+                              tenant_namespace.empty() ? "(default)" : OnOneLine(tenant_namespace),
+                              group.entries, group.tokens, HumanBytes(group.bytes), group.pinned_entries,
                               Age(group.oldest, now), Age(group.newest, now));
     total.entries += group.entries;
     total.tokens += group.tokens;

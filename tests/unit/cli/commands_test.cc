@@ -367,6 +367,9 @@ TEST_F(CommandsTest, ChunksPrefetchSaysWhereTheyWere) {
   const std::string unknown = File("unknown.txt", "seven..");
   ASSERT_EQ(Run({"chunks", "put", "--system", "S", known}), 0);
   calls_.stored.begin()->second.set_tier(v1::TIER_DISK);
+  calls_.stored.begin()->second.set_label("two\nlines");
+  ASSERT_EQ(Run({"chunks", "list"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("  two\\x0alines\n"));
   EXPECT_EQ(Run({"chunks", "prefetch", "--system", "S", "--lead-in", "L", "--namespace", "n",
                  "--read-namespace", "m", "--read-namespace", "o", known}),
             0);

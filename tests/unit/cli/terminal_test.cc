@@ -144,6 +144,13 @@ TEST(PromptReportTest, ManyChunksAreCut) {
               AllOf(SizeIs(1 + 20 + 1 + 1), Contains(HasSubstr("10 more chunks"))));
 }
 
+TEST(TerminalTest, NamesOfOthersStayOnOneLine) {
+  EXPECT_EQ(OnOneLine("a\nb\t\033[31mred\x7F"), "a\\x0ab\\x09\\x1b[31mred\\x7f");
+  EXPECT_EQ(OnOneLine("\xC2\x9B"
+                      "31m \xC2\xB0 \xC3\xA9 it's\xC2"),
+            "\\x9b31m \xC2\xB0 \xC3\xA9 it's\xC2");
+}
+
 TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {
   PromptReport report;
   report.chunks.resize(1);
