@@ -62,7 +62,7 @@ class ProgressBar {
   absl::Time last_drawn_ = absl::InfinitePast();
 };
 
-/// For a cell of a table: control characters, which others may have put into a name, as "\\x1b"; the rest as it is.
+/// For a cell of a table: control characters, which others may have put into a name, as "\x1b"; the rest as it is.
 std::string OnOneLine(std::string_view text);
 /// "532 KiB", "1.4 GiB".
 std::string HumanBytes(int64_t bytes);
