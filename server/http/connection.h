@@ -51,6 +51,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool closes_after_answer() const { return !keep_alive_ || core_->draining; }
   const ServerCore& core() const { return *core_; }
 
+  // --- for ServerCore, from any thread
+
+  int64_t unsent_bytes() const { return unsent_bytes_; }
+
  private:
   enum class State : uint8_t { kIdle, kReceiving, kAnswering, kLingering, kClosed };
 
@@ -71,6 +75,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     std::shared_ptr<void> kept;  // until the last byte leaves
   };
 
+  /// Counts bytes that came, or (negative) went; returns how many there are.
+  int64_t CountUnsent(int64_t bytes);
   void Queue(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept = nullptr);
   void Write();
   void OnWritten(size_t bytes);

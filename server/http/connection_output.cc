@@ -69,23 +69,29 @@ void Connection::Close() {
 
 bool Connection::Push(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept) {
   if (gone_ || core_->stopped) return false;
-  const int64_t unsent = unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  const int64_t unsent = CountUnsent(static_cast<int64_t>(bytes.size()));
   // A whole answer is in memory already; what is bounded is how far streams may run ahead of their readers.
   if (end == End::kNone && unsent > core_->options.max_unsent_bytes) {
     Close();
     return false;
   }
+  if (core_->unsent_bytes > core_->options.max_unsent_bytes_of_all) core_->CloseLargest();
   asio::post(stream_.socket().get_executor(), [self = shared_from_this(), bytes = std::move(bytes), end,
                                                close_after, kept = std::move(kept)]() mutable {
-    self->unsent_bytes_ -= static_cast<int64_t>(bytes.size());
+    self->CountUnsent(-static_cast<int64_t>(bytes.size()));
     self->Queue(std::move(bytes), end, close_after, std::move(kept));
   });
   return true;
 }
 
+int64_t Connection::CountUnsent(int64_t bytes) {
+  core_->unsent_bytes += bytes;
+  return unsent_bytes_ += bytes;
+}
+
 void Connection::Queue(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept) {
   if (state_ == State::kClosed) return;
-  unsent_bytes_ += static_cast<int64_t>(bytes.size());
+  CountUnsent(static_cast<int64_t>(bytes.size()));
   unsent_.push_back({.bytes = std::move(bytes),
                      .queued = absl::Now(),
                      .end = end,
@@ -100,7 +106,7 @@ void Connection::Write() {
     unsent_.pop_front();
     piece.kept = nullptr;  // of a piece without bytes: it comes before whatever tells that the answer is over
     front_sent_ = 0;
-    unsent_bytes_ -= static_cast<int64_t>(piece.bytes.size());
+    CountUnsent(-static_cast<int64_t>(piece.bytes.size()));
     if (piece.end == End::kNone) continue;
     if (piece.end == End::kAbort) return CloseNow();
     write_timer_.cancel();
@@ -145,7 +151,7 @@ void Connection::OnWritten(size_t bytes) {
       front_sent_ += left;
       break;
     }
-    unsent_bytes_ -= static_cast<int64_t>(unsent_.front().bytes.size());
+    CountUnsent(-static_cast<int64_t>(unsent_.front().bytes.size()));
     unsent_.pop_front();
     front_sent_ = 0;
   }
@@ -169,6 +175,7 @@ void Connection::CloseNow() {
   read_timer_.cancel();
   write_timer_.cancel();
   stream_.Close();
+  for (const Piece& piece : unsent_) CountUnsent(-static_cast<int64_t>(piece.bytes.size()));
   unsent_.clear();
   DropRequest();
   input_.clear();

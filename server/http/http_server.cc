@@ -1,5 +1,6 @@
 #include "server/http/http_server.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -65,7 +66,7 @@ class HttpServerImpl : public HttpServer {
 
   void Drain() override {
     core_->draining = true;
-    for (const auto& connection : Connections()) connection->Drain();
+    for (const auto& connection : core_->Connections()) connection->Drain();
   }
 
   void Shutdown(absl::Time deadline) override {
@@ -81,7 +82,7 @@ class HttpServerImpl : public HttpServer {
       pause_.cancel();
     });
     WaitForConnections(deadline);
-    for (const auto& connection : Connections()) connection->Close();
+    for (const auto& connection : core_->Connections()) connection->Close();
     WaitForConnections(absl::InfiniteFuture());
     for (auto& [kind, threads] : core_->handlers) threads.join();  // what they answer goes nowhere
     // Nothing is left to wait for, so the threads end when what was posted is done.
@@ -92,15 +93,6 @@ class HttpServerImpl : public HttpServer {
   }
 
  private:
-  std::vector<std::shared_ptr<Connection>> Connections() {
-    std::vector<std::shared_ptr<Connection>> connections;
-    absl::MutexLock lock(&core_->mutex);
-    for (const auto& [unused, weak] : core_->connections) {
-      if (auto connection = weak.lock()) connections.push_back(std::move(connection));
-    }
-    return connections;
-  }
-
   void WaitForConnections(absl::Time deadline) {
     absl::MutexLock lock(&core_->mutex);
     const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(core_->mutex) {
@@ -157,6 +149,24 @@ class HttpServerImpl : public HttpServer {
 };
 
 }  // namespace
+
+std::vector<std::shared_ptr<Connection>> ServerCore::Connections() {
+  std::vector<std::shared_ptr<Connection>> all;
+  absl::MutexLock lock(&mutex);
+  for (const auto& [unused, weak] : connections) {
+    if (auto connection = weak.lock()) all.push_back(std::move(connection));
+  }
+  return all;
+}
+
+void ServerCore::CloseLargest() {
+  // Not under the lock: the last who holds a connection takes it.
+  const std::vector<std::shared_ptr<Connection>> all = Connections();
+  const auto largest = std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a->unsent_bytes() < b->unsent_bytes();
+  });
+  if (largest != all.end()) (*largest)->Close();
+}
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Router router,
                                                               ErrorPage error_page) {

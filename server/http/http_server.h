@@ -26,7 +26,9 @@ struct HttpServerOptions {
   int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;                        // of one request: else 413
   int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies that no handler is done with: else 503
-  int64_t max_unsent_bytes = int64_t{16} << 20;         // of one answer: else the client has gone
+  int64_t max_unsent_bytes = int64_t{16} << 20;         // of one stream: else the client has gone
+  int64_t max_unsent_bytes_of_all = int64_t{512}
+                                    << 20;  // of all answers: else the one that has most loses its client
   absl::Duration request_timeout =
       absl::Seconds(30);                            // from the first byte of a request to its last: else 408
   absl::Duration idle_timeout = absl::Seconds(75);  // before and between requests: closed

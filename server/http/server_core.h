@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -50,6 +51,12 @@ struct ServerCore {
   std::atomic<bool> stopped{false};  // nothing is run any more, so nothing may be posted
   // Of bodies that are received, wait for a handler, or are in one's hands. Shared, for those may outlive this object.
   const std::shared_ptr<std::atomic<int64_t>> pending_body_bytes = std::make_shared<std::atomic<int64_t>>(0);
+
+  std::atomic<int64_t> unsent_bytes{0};  // of all connections
+
+  std::vector<std::shared_ptr<Connection>> Connections();
+  /// Closes the connection that has most of them.
+  void CloseLargest();
 
   absl::Mutex mutex;
   // Those that are open.

@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   options.max_body_bytes = config.max_message_bytes;
   options.max_pending_body_bytes = std::max(options.max_pending_body_bytes, config.max_message_bytes);
   options.max_unsent_bytes = config.api.max_unsent_bytes;
+  options.max_unsent_bytes_of_all = std::max(options.max_unsent_bytes_of_all, config.api.max_unsent_bytes);
   options.request_timeout = config.api.request_timeout;
   options.idle_timeout = config.api.idle_timeout;
   options.write_timeout = config.api.write_timeout;

@@ -82,6 +82,24 @@ TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByBytes) {
   EXPECT_THAT(Exchange(Get("/things/1")), HasSubstr("200 OK")) << "others are served";
 }
 
+TEST_F(HttpServerTest, OfReadersThatDoNotReadTheOneWithMostIsCutOff) {
+  options_.max_unsent_bytes_of_all = 10 << 20;
+  Start();
+  const std::string most(6 << 20, 'm'), less(5 << 20, 'l');
+  RawClient first(server_->port(), 4096), second(server_->port(), 4096);
+  first.Send(Get("/wait"));
+  NextWaiting()->Send({.body = most, .headers = {}});
+  second.Send(Get("/wait"));
+  NextWaiting()->Send({.body = less, .headers = {}});
+  EXPECT_TRUE(absl::EndsWith(second.ReadToEnd(), less));
+  EXPECT_LT(first.ReadToEnd().size(), most.size());
+  // What has gone is no longer counted.
+  RawClient third(server_->port());
+  third.Send(Get("/wait"));
+  NextWaiting()->Send({.body = most, .headers = {}});
+  EXPECT_TRUE(absl::EndsWith(third.ReadToEnd(), most));
+}
+
 TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByTime) {
   options_.max_unsent_bytes = 64 << 20;
   options_.write_timeout = absl::Milliseconds(100);
