@@ -1,5 +1,6 @@
 // Many rows: oneDNN's products, each of a block of rows. Quantized weights are expanded first, some outputs
-// at a time: at a few hundred rows that costs a hundredth of the products.
+// at a time: at a few hundred rows that costs a hundredth of the products. Threads share what is expanded and each has rows
+// of its own; or, where there are too many of them for that, each expands and multiplies outputs of its own.
 #include "kernels/cpu/machine/onednn.h"
 
 #include <algorithm>
@@ -89,6 +90,18 @@ Split ChooseSplit(int64_t rows, int num_threads, size_t num_panels) {
   return {num_panels > 1 ? kRowBlock : kRowClasses[0], num_panels > 1};
 }
 
+// A product's rows to where they belong.
+void WriteRows(const float* from, bool accumulate, MatrixView to) {
+  for (int64_t r = 0; r < to.rows; ++r, from += to.cols) {
+    auto* target = static_cast<float*>(to.data) + r * to.row_stride;
+    if (accumulate) {
+      simd::AddScaledRow(from, 1.0f, target, to.cols);
+    } else {
+      std::memcpy(target, from, to.cols * sizeof(float));
+    }
+  }
+}
+
 absl::Status MultiplyPanels(CpuContext& context, ConstMatrixView x, DataType dtype,
                             const WeightPanels& weights, bool accumulate, MatrixView out) {
   const Split split = ChooseSplit(x.rows, context.pool.num_threads(), weights.panels.size());
@@ -136,45 +149,111 @@ absl::Status MultiplyPanels(CpuContext& context, ConstMatrixView x, DataType dty
     const WeightPanel& panel = panels[index];
     const RowBlock& block = blocks[row_block];
     const Gemm& gemm = *block.gemm[&panel == &panels.back()];
-    auto* target = static_cast<float*>(out.data) + block.first * out.row_stride + panel.first;
     if (block.direct) {
+      auto* target = static_cast<float*>(out.data) + block.first * out.row_stride + panel.first;
       error.Update(gemm.Run(input.row(block.first), panel.memory, target));
       return;
     }
     auto* result = ThreadScratch<float>(ScratchSlot::kOutput, block.padded * panel.count);
     error.Update(gemm.Run(input.row(block.first), panel.memory, result));
-    for (int64_t r = 0; r < block.count; ++r) {
-      const float* from = result + r * panel.count;
-      float* to = target + r * out.row_stride;
-      if (accumulate) {
-        simd::AddScaledRow(from, 1.0f, to, panel.count);
-      } else {
-        std::memcpy(to, from, panel.count * sizeof(float));
-      }
+    WriteRows(result, accumulate, out.Rows(block.first, block.count).Columns(panel.first, panel.count));
+  });
+  return error.status();
+}
+
+// A quantized matrix in blocks of outputs, as they are expanded.
+struct ExpandedBlocks {
+  explicit ExpandedBlocks(const CpuWeights& weights)
+      : count((weights.rows() + kPackedBlock - 1) / kPackedBlock),
+        words(PackedColumns(weights.dtype(), weights.cols()) * SizeOf(weights.dtype()) /
+              static_cast<int64_t>(sizeof(uint32_t)) * kPackedBlock) {}
+  int64_t bytes() const { return words * static_cast<int64_t>(sizeof(uint32_t)); }
+
+  const int64_t count;
+  const int64_t words;  // of one
+};
+
+// Every thread multiplies all rows by some outputs at a time, which it expands into its own cache. blocks_at_once: of them
+absl::Status MultiplyByOutputs(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                               int64_t blocks_at_once, bool accumulate, MatrixView out) {
+  const ExpandedBlocks blocks(weights);
+  const int64_t num_panels = (blocks.count + blocks_at_once - 1) / blocks_at_once,
+                panel_outputs = blocks_at_once * kPackedBlock,
+                last_outputs = weights.rows() - (num_panels - 1) * panel_outputs;
+  const int64_t last_row = (x.rows - 1) / kRowBlock * kRowBlock, last_rows = RowClass(x.rows - last_row);
+  std::shared_ptr<const Gemm> gemms[2][2];  // [is the last block of rows][is the last panel]
+  for (const bool last_block : {false, true}) {
+    for (const bool last_panel : {false, true}) {
+      auto gemm = context.gemms.Get({.dtype = weights.dtype(),
+                                     .m = last_block ? last_rows : kRowBlock,
+                                     .n = last_panel ? last_outputs : panel_outputs,
+                                     .k = x.cols});
+      if (!gemm.ok()) return gemm.status();
+      gemms[last_block][last_panel] = *std::move(gemm);
+    }
+  }
+  DenseInput input;
+  absl::Status status = input.Prepare(context, x, weights.dtype(), last_row, last_row + last_rows);
+  if (!status.ok()) return status;
+
+  FirstError error;
+  const auto multiply = [&](int64_t panel) {
+    const bool is_last = panel == num_panels - 1;
+    const int64_t outputs = is_last ? last_outputs : panel_outputs, first_block = panel * blocks_at_once;
+    auto* expanded = ThreadScratch<uint32_t>(ScratchSlot::kWeights, blocks_at_once * blocks.words);
+    for (int64_t i = 0; i < std::min(blocks_at_once, blocks.count - first_block); ++i) {
+      weights.Block(first_block + i, expanded + i * blocks.words);
+    }
+    const dnnl::memory memory(PackedGemmDesc(weights.dtype(), x.cols, outputs), OneDnnEngine(), expanded);
+    auto* result = ThreadScratch<float>(ScratchSlot::kOutput, kRowBlock * outputs);
+    for (int64_t row = 0; row < x.rows && error.ok(); row += kRowBlock) {
+      error.Update(gemms[row == last_row][is_last]->Run(input.row(row), memory, result));
+      WriteRows(result, accumulate,
+                out.Columns(panel * panel_outputs, outputs).Rows(row, std::min(kRowBlock, x.rows - row)));
+    }
+  };
+  context.pool.ForStreams(num_panels, [&](int64_t panel) {
+    try {
+      multiply(panel);
+    } catch (const dnnl::error& e) {
+      error.Update(absl::InternalError(absl::StrCat("Linear: oneDNN: ", e.what())));
     }
   });
   return error.status();
 }
 
+// Rows below which expanding outputs takes longer than multiplying by them.
+constexpr int64_t kMinRowsByOutputs = 4 * kRowBlock;
+// Half of what the second-level caches of processors with AMX hold; beside it a block of rows has room.
+constexpr int64_t kMaxPanelBytes = int64_t{512} << 10;
+
+// How many blocks each thread should expand for itself at a time; 0: threads should share them. They should where every thread
+// can have rows of its own (ChooseSplit), as results are written in place then, and where there are not enough outputs for all.
+int64_t BlocksOfThread(const CpuContext& context, int64_t rows, const ExpandedBlocks& blocks) {
+  const int threads = context.pool.num_threads();
+  if (rows < kMinRowsByOutputs || blocks.count < 2 * threads) return 0;
+  if (!ChooseSplit(rows, threads, /*num_panels=*/2).panels) return 0;
+  return std::clamp<int64_t>(kMaxPanelBytes / blocks.bytes(), 1, blocks.count / (2 * threads));
+}
+
 absl::Status MultiplyQuantized(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                                bool accumulate, MatrixView out) {
-  const DataType dtype = weights.dtype();
-  const int64_t block_words =
-      PackedColumns(dtype, x.cols) * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)) * kPackedBlock;
-  const int64_t blocks_at_once =
-      std::max<int64_t>(1, kMaxExpandedBytes / (block_words * static_cast<int64_t>(sizeof(uint32_t))));
-  const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
-  ScratchPool::Lease lease =
-      context.scratch.Borrow(std::min(blocks_at_once, num_blocks) * block_words * sizeof(uint32_t));
+  const ExpandedBlocks blocks(weights);
+  if (const int64_t own = BlocksOfThread(context, x.rows, blocks); own > 0) {
+    return MultiplyByOutputs(context, x, weights, own, accumulate, out);
+  }
+  const int64_t blocks_at_once = std::max<int64_t>(1, kMaxExpandedBytes / blocks.bytes());
+  ScratchPool::Lease lease = context.scratch.Borrow(std::min(blocks_at_once, blocks.count) * blocks.bytes());
   if (!lease) return NoMemoryForLinear("expanded weights");
-  for (int64_t block = 0; block < num_blocks; block += blocks_at_once) {
+  for (int64_t block = 0; block < blocks.count; block += blocks_at_once) {
     const int64_t first = block * kPackedBlock,
                   outputs = std::min(blocks_at_once * kPackedBlock, weights.rows() - first);
-    const WeightPanels panels = WeightPanels::Over(dtype, outputs, x.cols, lease.data());
+    const WeightPanels panels = WeightPanels::Over(weights.dtype(), outputs, x.cols, lease.data());
     context.pool.ParallelFor((outputs + kPackedBlock - 1) / kPackedBlock, [&](int64_t i) {
-      weights.Block(block + i, reinterpret_cast<uint32_t*>(lease.data()) + i * block_words);
+      weights.Block(block + i, reinterpret_cast<uint32_t*>(lease.data()) + i * blocks.words);
     });
-    absl::Status status = MultiplyPanels(context, x, dtype, panels, accumulate, out.Columns(first, outputs));
+    absl::Status status =
+        MultiplyPanels(context, x, weights.dtype(), panels, accumulate, out.Columns(first, outputs));
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

@@ -66,6 +66,14 @@ TEST_P(QuantizedWeightsConformance, LinearWithNestedScales) {
   }
 }
 
+// Enough of both that threads may have outputs of their own.
+TEST_P(QuantizedWeightsConformance, ManyRowsAndOutputs) {
+  for (const int64_t outputs : {450, 900}) {
+    const RandomCodes source(rng, outputs, 96, [&](int64_t row) { return kFormats[row / 16 % 4]; });
+    ExpectLinear(source, outputs, 96, {256, 257, 300, 319});
+  }
+}
+
 TEST_P(QuantizedWeightsConformance, EmbeddingsWithNestedScales) {
   const double u = UnitRoundoff(backend.compute_dtype());
   for (const QuantizedFormat& format : kNestedFormats) {
