@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "google/protobuf/descriptor.h"
+#include "server/cli/files.h"
 #include "server/convert/enums.h"
 
 namespace kvblend::server::cli {
@@ -49,6 +50,7 @@ absl::Status SetField(const char* flag, const std::string& text, const FieldDesc
   };
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_STRING:
+      KVBLEND_RETURN_IF_ERROR(CheckUtf8Of(flag, text));
       if (field->is_repeated()) {
         reflection.AddString(&message, field, text);
       } else {

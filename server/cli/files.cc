@@ -9,6 +9,8 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/text/utf8.h"
 
 namespace kvblend::server::cli {
 
@@ -28,6 +30,19 @@ absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path) {
     return error == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
   }
   return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+}
+
+absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path) {
+  KVBLEND_ASSIGN_OR_RETURN(std::string text, ReadFileOrStdin(path));
+  KVBLEND_RETURN_IF_ERROR(CheckUtf8Of(path == "-" ? "standard input" : path, text));
+  return text;
+}
+
+absl::Status CheckUtf8Of(absl::string_view what, std::string_view text) {
+  const auto invalid = text::FirstInvalidUtf8(text);
+  if (!invalid.has_value()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " is not valid UTF-8 at byte ", *invalid, " of ",
+                                                 text.size(), "; allowed: UTF-8 text"));
 }
 
 absl::Status CheckWritable(const std::string& path) {

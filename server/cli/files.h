@@ -6,12 +6,20 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace kvblend::server::cli {
 
 /// The whole content of a file, or of standard input for "-". kNotFound when there is no such file;
 /// kInvalidArgument when it is a folder or cannot be read.
 absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path);
+
+/// The same of a text for a message: kInvalidArgument, naming the file, when it is not UTF-8.
+absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path);
+
+/// Whether a message can carry `text`: protobuf's library would complain of it on standard error. kInvalidArgument naming
+/// `what`, as "--question", and the byte.
+absl::Status CheckUtf8Of(absl::string_view what, std::string_view text);
 
 /// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file behind.
 /// kInvalidArgument, naming path and reason.

@@ -6,6 +6,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/plain_number.h"
 #include "base/status_macros.h"
 #include "engine/api/engine.h"
 #include "server/cli/files.h"
@@ -160,6 +161,12 @@ absl::Time CallerFlags::deadline() const {
   return timeout_seconds ? absl::Now() + absl::Seconds(*timeout_seconds) : absl::InfiniteFuture();
 }
 
+absl::Status CallerFlags::Explain(const absl::Status& status) const {
+  if (!timeout_seconds || !absl::IsDeadlineExceeded(status)) return status;
+  return absl::DeadlineExceededError(
+      absl::StrCat("not done within --timeout, ", PlainNumber(*timeout_seconds), " s: ", status.message()));
+}
+
 void AddRequestFlags(CLI::App& command, Sampling sampling, RequestFlags& flags) {
   const google::protobuf::Descriptor& message = *v1::GenerateRequest::descriptor();
   AddCallerFlags(command, message, flags.fields, flags.caller);
@@ -196,9 +203,12 @@ absl::StatusOr<v1::GenerateRequest> BuildRequest(const RequestFlags& flags) {
   }
   KVBLEND_RETURN_IF_ERROR(flags.fields.Apply(request));
   if (flags.ratio) KVBLEND_RETURN_IF_ERROR(SetRatio(*flags.ratio, *request.mutable_blend()));
-  for (const std::string& text : flags.chunk_texts) request.mutable_prompt()->add_chunks(text);
+  for (const std::string& text : flags.chunk_texts) {
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8Of("--chunk", text));
+    request.mutable_prompt()->add_chunks(text);
+  }
   for (const std::string& path : flags.chunk_files) {
-    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_prompt()->add_chunks(), ReadFileOrStdin(path));
+    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_prompt()->add_chunks(), ReadTextOrStdin(path));
   }
   if (request.prompt().question().empty()) {
     return absl::InvalidArgumentError(

@@ -26,6 +26,8 @@ struct CallerFlags {
   std::optional<double> timeout_seconds;
 
   absl::Time deadline() const;
+  /// What became of a call with that deadline; where it was too late, with the flag that set it.
+  absl::Status Explain(const absl::Status& status) const;
 };
 /// --namespace and, where the request has one, --priority, among its `fields`; and --timeout.
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,

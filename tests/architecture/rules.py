@@ -81,7 +81,7 @@ ALLOWED = {
         "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/json", "server/metrics",
         "server/tls", "server/trace",
     },
-    "server/cli": {"engine/api", "server/calls", "server/config", "server/convert", "server/grpc"},
+    "server/cli": {"engine/api", "engine/text", "server/calls", "server/config", "server/convert", "server/grpc"},
     "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
     "server/cli/load": {"engine/schedule", "server/calls", "server/cli", "server/cli/bench"},
     "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},

@@ -17,6 +17,7 @@ absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& ch
   for (const std::string& line : lines) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8Of(absl::StrCat(path, " line ", number), line));
     const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
     if (json.is_string()) {
       chunks.push_back(json.get<std::string>());
@@ -25,6 +26,10 @@ absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& ch
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " line ", number, " must be a JSON string or an object with a string \"text\""));
+    }
+    if (chunks.back().empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, " line ", number, " has an empty text; allowed: the text of a chunk"));
     }
   }
   return absl::OkStatus();
@@ -35,7 +40,12 @@ absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& ch
 absl::StatusOr<std::vector<std::string>> ReadChunkTexts(const ChunkTextFlags& flags) {
   std::vector<std::string> chunks;
   for (const std::string& path : flags.files) {
-    KVBLEND_ASSIGN_OR_RETURN(chunks.emplace_back(), ReadFileOrStdin(path));
+    KVBLEND_ASSIGN_OR_RETURN(std::string text, ReadTextOrStdin(path));
+    if (text.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path == "-" ? "standard input" : path, " is empty; allowed: the text of a chunk"));
+    }
+    chunks.push_back(std::move(text));
   }
   if (!flags.jsonl.empty()) KVBLEND_RETURN_IF_ERROR(ReadJsonLines(flags.jsonl, chunks));
   if (chunks.empty()) {

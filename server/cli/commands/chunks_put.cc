@@ -82,6 +82,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
       progress.set_total(total);
       report(progress);
     });
+    status = flags.caller.Explain(status);
     request.clear_chunks();
     batch_bytes = 0;
   }

@@ -61,9 +61,10 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
     KVBLEND_RETURN_IF_ERROR(CheckWritable(flags.html_path));
     request.mutable_blend()->set_explain(true);
   }
-  const absl::Time deadline = flags.request.caller.deadline();
+  const CallerFlags& caller = flags.request.caller;
+  const absl::Time deadline = caller.deadline();
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  if (flags.put_first) KVBLEND_RETURN_IF_ERROR(PutFirst(client, request, deadline, terminal));
+  if (flags.put_first) KVBLEND_RETURN_IF_ERROR(caller.Explain(PutFirst(client, request, deadline, terminal)));
 
   std::optional<v1::PromptReport> report;
   bool ends_with_newline = true;
@@ -83,7 +84,7 @@ absl::Status Run(const GenerateFlags& flags, CommandContext& context) {
       },
       trace);
   if (!flags.json && !ends_with_newline) terminal.out << std::endl;
-  KVBLEND_RETURN_IF_ERROR(finished.status());
+  KVBLEND_RETURN_IF_ERROR(caller.Explain(finished.status()));
   if (trace != nullptr) {
     const TraceContext call = NewCall("");
     KVBLEND_RETURN_IF_ERROR(WriteFile(

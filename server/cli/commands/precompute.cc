@@ -133,10 +133,10 @@ class Precompute {
   absl::Status MakeRequests() {
     KVBLEND_RETURN_IF_ERROR(flags_.put_fields.Apply(put_));
     if (!flags_.system_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadFileOrStdin(flags_.system_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadTextOrStdin(flags_.system_file));
     }
     if (!flags_.lead_in_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadFileOrStdin(flags_.lead_in_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadTextOrStdin(flags_.lead_in_file));
     }
     split_.set_namespace_(put_.namespace_());
     split_.set_system_text(put_.system_text());
@@ -180,7 +180,7 @@ class Precompute {
       KVBLEND_RETURN_IF_ERROR(Split(*document, queue.has_value() ? &*queue : nullptr));
       progress_->Update([](CorpusCounts& counts) { ++counts.documents; });
     }
-    return queue.has_value() ? queue->Finish() : absl::OkStatus();
+    return queue.has_value() ? flags_.caller.Explain(queue->Finish()) : absl::OkStatus();
   }
 
   absl::Status Split(const Document& document, PutQueue* queue) {
@@ -198,7 +198,8 @@ class Precompute {
               .input_bytes = static_cast<int64_t>(static_cast<double>(own_bytes) * input_per_text)};
           if (output_ != nullptr) KVBLEND_RETURN_IF_ERROR(output_->Write(document, chunk, put.text));
           // Pinning is for the engine to do, whether it has the chunk or not.
-          if (queue != nullptr && (!chunk.stored() || put_.pin())) return queue->Add(std::move(put));
+          if (queue != nullptr && (!chunk.stored() || put_.pin()))
+            return flags_.caller.Explain(queue->Add(std::move(put)));
           OnSeen(chunk, put);
           return absl::OkStatus();
         });
@@ -206,29 +207,36 @@ class Precompute {
 
   /// A chunk that is not sent: it is there, or this is a dry run.
   void OnSeen(const v1::DocumentChunk& chunk, const ChunkToPut& put) {
-    // What two documents share is computed, and stored, once.
-    if (flags_.dry_run && !seen_keys_.insert(std::hash<std::string>()(chunk.key())).second) {
-      progress_->Update([&](CorpusCounts& counts) { counts.input_bytes += put.input_bytes; });
-      return;
-    }
-    if (chunk.stored() && known_keys_.size() < kMaxKnownKeys) known_keys_.push_back(chunk.key());
-    progress_->Update([&](CorpusCounts& counts) { Add(put, chunk.num_tokens(), chunk.stored(), counts); });
+    progress_->Update([&](CorpusCounts& counts) {
+      // A dry run computes nothing, so that the store has not heard of what came before.
+      const bool repeated = seen_keys_.contains(KeyHash(chunk.key()));
+      if (chunk.stored() && !repeated && known_keys_.size() < kMaxKnownKeys) {
+        known_keys_.push_back(chunk.key());
+      }
+      Add(chunk.key(), put, chunk.num_tokens(), chunk.stored() || repeated, counts);
+    });
   }
 
   void OnStored(const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
     progress_->Update([&](CorpusCounts& counts) {
-      Add(chunk, progress.num_tokens(), progress.already_present(), counts);
+      Add(progress.key(), chunk, progress.num_tokens(), progress.already_present(), counts);
       counts.compute_seconds += progress.compute_seconds();
       counts.undurable_chunks += progress.durable() ? 0 : 1;
     });
   }
 
-  static void Add(const ChunkToPut& chunk, int32_t num_tokens, bool was_there, CorpusCounts& counts) {
-    ++counts.chunks;
-    counts.tokens += num_tokens;
-    counts.stored_bytes += chunk.stored_bytes;
+  static size_t KeyHash(const std::string& key) { return std::hash<std::string>()(key); }
+
+  /// Within an Update of progress_, as it is for any thread.
+  void Add(const std::string& key, const ChunkToPut& chunk, int32_t num_tokens, bool was_there,
+           CorpusCounts& counts) {
+    if (seen_keys_.insert(KeyHash(key)).second) {
+      ++counts.chunks;
+      counts.tokens += num_tokens;
+      counts.stored_bytes += chunk.stored_bytes;
+    }
     counts.input_bytes += chunk.input_bytes;
-    counts.present_chunks += was_there ? 1 : 0;
+    counts.computed_chunks += was_there ? 0 : 1;
     counts.present_input_bytes += was_there ? chunk.input_bytes : 0;
     counts.computed_tokens += was_there ? 0 : num_tokens;
   }
@@ -241,7 +249,7 @@ class Precompute {
                                    {"chunks", counts.chunks},
                                    {"tokens", counts.tokens},
                                    {"stored_bytes", counts.stored_bytes},
-                                   {"computed_chunks", counts.computed_chunks()},
+                                   {"computed_chunks", counts.computed_chunks},
                                    {"computed_tokens", counts.computed_tokens},
                                    {"compute_seconds", counts.compute_seconds},
                                    {"seconds", seconds},
@@ -251,7 +259,7 @@ class Precompute {
     context_.terminal.PrintNote(absl::StrFormat(
         "%d documents, %d chunks, %d tokens, %s: %d computed in %s (%.0f tokens/s), %d were there already",
         counts.documents, counts.chunks, counts.tokens, HumanBytes(counts.stored_bytes),
-        counts.computed_chunks(), HumanSeconds(seconds), rate, counts.present_chunks));
+        counts.computed_chunks, HumanSeconds(seconds), rate, counts.present_chunks()));
     if (!status.ok() && context_.cancellation.requested()) {
       context_.terminal.PrintNote("What is stored stays; the same command goes on from here.");
     }
@@ -302,7 +310,7 @@ class Precompute {
                               {"tokens", counts.tokens},
                               {"stored_bytes", counts.stored_bytes},
                               {"store_bytes_limit", room},
-                              {"chunks_to_compute", counts.computed_chunks()},
+                              {"chunks_to_compute", counts.computed_chunks},
                               {"tokens_to_compute", counts.computed_tokens}};
       if (rate > 0) estimate["estimated_seconds"] = static_cast<double>(counts.computed_tokens) / rate;
       context_.terminal.PrintJson(estimate);
@@ -315,7 +323,7 @@ class Precompute {
                                     : "not known: the store has none of these chunks to tell from";
     context_.terminal.out << absl::StreamFormat("documents      %d\n", counts.documents)
                           << absl::StreamFormat("chunks         %d, of which %d are there already\n",
-                                                counts.chunks, counts.present_chunks)
+                                                counts.chunks, counts.present_chunks())
                           << absl::StreamFormat("tokens         %d, to compute %d\n", counts.tokens,
                                                 counts.computed_tokens)
                           << absl::StreamFormat("in the store   %s of the %s that it may take\n",
@@ -339,7 +347,7 @@ class Precompute {
   std::vector<absl::Status> bad_before_start_;  // folders that cannot be looked into
   int64_t num_bad_ = 0;
   std::vector<std::string> known_keys_;   // some of those that are stored
-  std::unordered_set<size_t> seen_keys_;  // of a dry run, as hashes: a corpus has many
+  std::unordered_set<size_t> seen_keys_;  // as hashes: a corpus has many; used within updates of progress_
 };
 
 absl::Status Run(const PrecomputeFlags& flags, CommandContext& context) {

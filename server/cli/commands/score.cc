@@ -1,6 +1,7 @@
 // kvblend score: how likely the model finds a given continuation of a prompt.
 #include <CLI/CLI.hpp>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/prompt_report.h"
+#include "server/config/value_checks.h"
 #include "server/convert/message_json.h"
 
 namespace kvblend::server::cli {
@@ -58,13 +60,16 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
     request.mutable_continuation_token_ids()->mutable_ids()->Assign(flags.continuation_ids.begin(),
                                                                     flags.continuation_ids.end());
   } else if (!flags.continuation_file.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_continuation_text(), ReadFileOrStdin(flags.continuation_file));
+    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_continuation_text(), ReadTextOrStdin(flags.continuation_file));
   } else {
+    KVBLEND_RETURN_IF_ERROR(CheckUtf8Of("--continuation", flags.continuation));
     request.set_continuation_text(flags.continuation);
   }
   request.set_return_distributions(flags.distributions);
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  KVBLEND_ASSIGN_OR_RETURN(const Scores scores, client.Score(request, flags.request.caller.deadline()));
+  const absl::StatusOr<Scores> answer = client.Score(request, flags.request.caller.deadline());
+  KVBLEND_RETURN_IF_ERROR(flags.request.caller.Explain(answer.status()));
+  const Scores& scores = *answer;
   if (scores.tokens.empty()) return absl::InternalError("the engine scored no tokens");
   double nll = 0;
   for (const v1::ScoredToken& token : scores.tokens) nll -= token.logprob();
@@ -98,6 +103,7 @@ void AddScoreCommand(CLI::App& root, CommandContext& context) {
   group->add_option("--continuation-file", flags.continuation_file, "As a text file")->type_name("FILE");
   group->add_option("--continuation-ids", flags.continuation_ids, "As token ids")
       ->delimiter(',')
+      ->check(WholeNumber("--continuation-ids", 0, std::numeric_limits<int32_t>::max()))
       ->type_name("ID,...");
   group->require_option(1);
   auto* json = command.add_flag("--json", flags.json, "One JSON object per line: prompt, token ..., total");

@@ -64,14 +64,14 @@ double CorpusProgress::Share() const {
 std::string CorpusProgress::Describe(absl::Time now) const {
   const double seconds = std::max(absl::ToDoubleSeconds(now - start_), 1e-3);
   std::string line = absl::StrFormat("%.0f%%  %d chunks", 100 * Share(), counts_.chunks);
-  if (counts_.present_chunks > 0) absl::StrAppend(&line, " (", counts_.present_chunks, " there)");
+  if (counts_.present_chunks() > 0) absl::StrAppend(&line, " (", counts_.present_chunks(), " there)");
   absl::StrAppendFormat(
-      &line, "  %.1f chunks/s  %.0f tokens/s  %s", static_cast<double>(counts_.computed_chunks()) / seconds,
+      &line, "  %.1f chunks/s  %.0f tokens/s  %s", static_cast<double>(counts_.computed_chunks) / seconds,
       static_cast<double>(counts_.computed_tokens) / seconds, HumanBytes(counts_.stored_bytes));
   // What was there cost no time, and says nothing of what is to come.
   const int64_t worked_bytes = counts_.input_bytes - counts_.present_input_bytes;
   const int64_t left_bytes = total_input_bytes_ - counts_.input_bytes;
-  if (counts_.computed_chunks() > 0 && worked_bytes > 0 && left_bytes > 0) {
+  if (counts_.computed_chunks > 0 && worked_bytes > 0 && left_bytes > 0) {
     absl::StrAppend(
         &line, "  ",
         HumanSeconds(seconds * static_cast<double>(left_bytes) / static_cast<double>(worked_bytes)), " left");

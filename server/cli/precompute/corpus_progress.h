@@ -1,6 +1,7 @@
 // How far a corpus has got: a bar on terminals, a line now and then elsewhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -18,17 +19,19 @@ namespace kvblend::server::cli {
 struct CorpusCounts {
   int64_t documents = 0;
   int64_t bad_inputs = 0;
+  // Different ones, as the store keeps them: what two documents share is computed, and stored, once.
   int64_t chunks = 0;
   int64_t tokens = 0;
   int64_t stored_bytes = 0;
-  int64_t present_chunks = 0;    // of chunks: the store had them
+  int64_t computed_chunks = 0;   // of chunks: the store did not have them
   int64_t undurable_chunks = 0;  // of chunks: not on disk after all
   int64_t computed_tokens = 0;
   double compute_seconds = 0;       // as the engine says
   int64_t input_bytes = 0;          // of the corpus
   int64_t present_input_bytes = 0;  // of input_bytes: for chunks that the store had
 
-  int64_t computed_chunks() const { return chunks - present_chunks; }
+  // Of a chunk sent twice at once, "it is there" may be heard before "it was computed".
+  int64_t present_chunks() const { return std::max<int64_t>(chunks - computed_chunks, 0); }
 };
 
 /// Thread-safe: while it lives, everything for the terminal goes through it.

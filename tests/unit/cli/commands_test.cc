@@ -48,6 +48,8 @@ TEST_F(CommandsTest, WhatIsWrongIsNamed) {
       {"generate --question Q --timeout 0", "--timeout is '0'; allowed: a number above 0"},
       {"generate --question Q --timeout abc", "--timeout is 'abc'; allowed: a number above 0"},
       {"generate --question Q --timeout inf", "--timeout is 'inf'; allowed: a number above 0"},
+      {"score --question Q --continuation-ids 1,x",
+       "--continuation-ids is 'x'; allowed: a whole number, 0 to 2147483647"},
       {"chunks list --limit 0", "--limit is '0'; allowed: a whole number from 1"},
       {"bench --n 0", "--n is '0'; allowed: a whole number from 1"},
       {"bench --n 1.5", "--n is '1.5'; allowed: a whole number from 1"},

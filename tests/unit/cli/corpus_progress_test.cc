@@ -22,6 +22,7 @@ class CorpusProgressTest : public testing::Test {
   static void AddComputed(CorpusProgress& progress, int64_t input_bytes, int64_t tokens) {
     progress.Update([&](CorpusCounts& counts) {
       ++counts.chunks;
+      ++counts.computed_chunks;
       counts.tokens += tokens;
       counts.computed_tokens += tokens;
       counts.stored_bytes += 1 << 20;
@@ -70,7 +71,6 @@ TEST_F(CorpusProgressTest, WhatWasThereSaysNothingOfTheTimeLeft) {
   auto progress = Make(false);
   progress.Update([](CorpusCounts& counts) {
     counts.chunks = 6;
-    counts.present_chunks = 6;
     counts.input_bytes = 600;
     counts.present_input_bytes = 600;
   });

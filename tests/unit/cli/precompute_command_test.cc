@@ -77,11 +77,12 @@ TEST_F(PrecomputeCommandTest, WhatIsStoredIsNotSent) {
   const std::string file = File("a.txt", std::string(75, 'a'));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
   ASSERT_THAT(calls_.put, SizeIs(1));
-  EXPECT_THAT(Err(), HasSubstr("3 chunks"));
+  EXPECT_THAT(Err(), HasSubstr("2 chunks, 6 tokens, 2.0 KiB: 2 computed")) << "two of the three are the same";
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30"}), 0);
   EXPECT_THAT(calls_.put, SizeIs(1)) << "all of it is there";
   EXPECT_THAT(Err(), HasSubstr("0 computed"));
-  EXPECT_THAT(Err(), HasSubstr("3 were there already"));
+  EXPECT_THAT(Err(), HasSubstr("2 chunks, 6 tokens, 2.0 KiB"));
+  EXPECT_THAT(Err(), HasSubstr("2 were there already"));
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--pin"}), 0);
   ASSERT_THAT(calls_.put, SizeIs(2)) << "pinning is the engine's";
   EXPECT_TRUE(calls_.put[1].pin());
@@ -91,7 +92,9 @@ TEST_F(PrecomputeCommandTest, WhatIsStoredIsNotSent) {
 TEST_F(PrecomputeCommandTest, AChunkSentTwiceAtOnceIsComputedOnce) {
   EXPECT_EQ(Run({"precompute", File("a.txt", "same length"), File("b.txt", "equal size!"), "--json"}), 0);
   const OrderedJson summary = OutJson().at(0);
-  EXPECT_EQ(summary["chunks"], 2);
+  EXPECT_EQ(summary["chunks"], 1) << "as --dry-run counts";
+  EXPECT_EQ(summary["stored_bytes"], 1000);
+  EXPECT_EQ(summary["tokens"], 3);
   EXPECT_EQ(summary["computed_chunks"], 1);
   EXPECT_EQ(summary["complete"], true);
 }
@@ -206,6 +209,12 @@ TEST_F(PrecomputeCommandTest, AModelOfItsOwnNeedsAPlaceThatLasts) {
   EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--chunk-disk-path", "d"}), 0);
   EXPECT_EQ(connection_.engine_options.chunk_disk_path, "d");
   EXPECT_EQ(Run({"precompute", file, "--model", "m.gguf", "--dry-run"}), 0);
+}
+
+TEST_F(PrecomputeCommandTest, TooLateNamesTheTimeout) {
+  calls_.put_status = absl::DeadlineExceededError("Deadline Exceeded");
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--timeout", "2"}), 4);
+  EXPECT_THAT(Err(), HasSubstr("not done within --timeout, 2 s"));
 }
 
 TEST_F(PrecomputeCommandTest, WrongUsage) {
