@@ -17,4 +17,18 @@ inline std::string PlainNumber(double value) {
   return absl::StrCat(value);
 }
 
+inline std::string PlainNumber(int64_t value) { return absl::StrCat(value); }
+inline std::string PlainNumber(int32_t value) { return absl::StrCat(value); }
+
+/// Bytes in the largest unit that leaves a whole number, as flags take them: "4GiB".
+inline std::string PlainSize(int64_t bytes) {
+  const char* unit = "";
+  for (const char* larger : {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}) {
+    if (bytes == 0 || bytes % 1024 != 0) break;
+    bytes /= 1024;
+    unit = larger;
+  }
+  return absl::StrCat(bytes, unit);
+}
+
 }  // namespace kvblend

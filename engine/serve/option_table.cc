@@ -82,7 +82,10 @@ struct Checker {
     return CheckRange(name, number.field(options), number.min, number.max, number.word_for_zero);
   }
   absl::Status operator()(const BytesOption& bytes) const {
-    return CheckRange(name, bytes.field(options), bytes.min, bytes.max);
+    const int64_t value = bytes.field(options);
+    if (value >= bytes.min && value <= bytes.max) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, " is ", PlainSize(value), "; allowed: ", PlainSize(bytes.min), " to ", PlainSize(bytes.max)));
   }
   absl::Status operator()(const TextOption& text) const {
     return text.check == nullptr ? absl::OkStatus() : text.check(text.field(options));

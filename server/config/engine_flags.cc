@@ -14,17 +14,6 @@
 namespace kvblend::server {
 namespace {
 
-// The shortest way to write a default: "4GiB".
-std::string ShortSize(int64_t bytes) {
-  const char* unit = "";
-  for (const char* larger : {"KiB", "MiB", "GiB"}) {
-    if (bytes == 0 || bytes % 1024 != 0) break;
-    bytes /= 1024;
-    unit = larger;
-  }
-  return absl::StrCat(bytes, unit);
-}
-
 void AddShare(const std::string& flag, const std::string& setting, std::map<std::string, double>& shares) {
   const size_t equals = setting.rfind('=');
   double share = 0;
@@ -94,7 +83,7 @@ struct Adder {
 
 CLI::Option* AsBytes(CLI::Option* option) {
   if (int64_t bytes = 0; absl::SimpleAtoi(option->get_default_str(), &bytes)) {
-    option->default_str(ShortSize(bytes));
+    option->default_str(PlainSize(bytes));
   }
   return option->transform(ASize(option->get_name()))->type_name("SIZE");
 }

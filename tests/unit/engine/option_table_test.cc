@@ -56,6 +56,9 @@ TEST(OptionTable, EveryNumberIsHeldToItsRange) {
   EXPECT_EQ(ErrorWith<int32_t>(
                 [](EngineOptions & options) -> auto& { return options.page_size; }, 0),
             "page-size is 0; allowed: 1 to 1024");
+  EXPECT_EQ(ErrorWith<int64_t>(
+                [](EngineOptions & options) -> auto& { return options.correction_learning_bytes; }, 65536),
+            "correction-learning-bytes is 64KiB; allowed: 1MiB to 1EiB");
 }
 
 TEST(OptionTable, TextsAreHeldToTheirNames) {
