@@ -3,13 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -42,16 +45,22 @@ int FailToStart(const absl::Status& status) {
   return kStartFailed;
 }
 
+// An address as it was given, with the port where that does not say it: that of port 0.
+std::string Place(const std::string& address, int port) {
+  return absl::EndsWith(address, ":0") ? absl::StrCat(address, " (port ", port, ")") : address;
+}
+
 // Under a temporary name first, so that whoever waits for the file never reads a half of it.
 absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
                            const HttpServer* api_server) {
   const std::string temporary = absl::StrCat(path, ".", getpid());
+  errno = 0;
   std::ofstream file(temporary);
   file << "grpc=" << grpc_port << "\nhttp=" << http_port << "\n";
   if (api_server != nullptr) file << "api=" << api_server->port() << "\n";
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("can't write --port-file ", path));
+    return absl::UnavailableError(absl::StrCat("can't write --port-file ", path, ": ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }
@@ -183,10 +192,10 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     api_server = *std::move(started);
   }
 
-  spdlog::info(
-      "listening: gRPC on {} (port {}), operators' HTTP on {} (port {}), the HTTP API on {} (port {})",
-      config.grpc_address, (*grpc_server)->port(), config.http_address, (*http_server)->port(),
-      config.api.address, api_server == nullptr ? 0 : api_server->port());
+  spdlog::info("listening: gRPC on {}, operators' HTTP on {}, the HTTP API {}",
+               Place(config.grpc_address, (*grpc_server)->port()),
+               Place(config.http_address, (*http_server)->port()),
+               api_server == nullptr ? "nowhere" : "on " + Place(config.api.address, api_server->port()));
   if (!config.port_file.empty()) {
     const absl::Status written =
         WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port(), api_server.get());

@@ -205,7 +205,7 @@ TEST_F(ServerLifecycleTest, SaysInOneLineWhyItDoesNotStart) {
   config_.port_file = "/nonexistent/folder/ports";
   const auto port_file = run(config_);
   EXPECT_EQ(port_file.first, 1);
-  EXPECT_THAT(port_file.second, HasSubstr("/nonexistent/folder/ports"));
+  EXPECT_THAT(port_file.second, HasSubstr("/nonexistent/folder/ports: No such file or directory"));
   config_.port_file.clear();
   config_.grpc_address = "nowhere";
   const auto grpc = run(config_);
