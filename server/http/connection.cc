@@ -150,8 +150,10 @@ void Connection::OnHead() {
     return Refuse(405, "", &response);
   }
   const std::string* expect = request.FindHeader("expect");
-  if (expect != nullptr && !absl::EqualsIgnoreCase(*expect, "100-continue")) {
-    return Refuse(417, "Expect is neither absent nor 100-continue");
+  for (const auto& [name, value] : request.headers) {
+    if (name == "expect" && !absl::EqualsIgnoreCase(value, "100-continue")) {
+      return Refuse(417, absl::StrCat("Expect is '", value, "'; allowed: absent, or 100-continue"));
+    }
   }
   if (request.method == "POST") {
     if (!parser_->tells_body_length())

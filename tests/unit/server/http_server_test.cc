@@ -133,6 +133,7 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
       {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", "415"},
       {Post("{}", "Content-Encoding: gzip\r\n"), "415"},
       {Post("{}", "Expect: everything\r\n"), "417"},
+      {Post("{}", "Expect: 100-continue\r\nExpect: everything\r\n"), "417"},
       {Post(std::string(10001, 'x')), "413"},
       {"GET /stream HTTP/1.1\r\n" + host + "Content-Length: 1\r\n\r\nx", "413"},
       {Get("/stream", absl::StrCat("A: ", std::string(3000, 'x'), "\r\n")), "431"},
