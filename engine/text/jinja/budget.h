@@ -17,6 +17,7 @@ struct RenderLimits {
 
 inline constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 inline constexpr size_t kMaxStringBytes = size_t{256} << 10;
+inline constexpr size_t kMaxNameBytes = 256;  // of variables and attributes, which every use looks up
 inline constexpr size_t kMaxListItems = size_t{1} << 16;
 inline constexpr int kMaxNesting = 50;        // of brackets in brackets, and of blocks in blocks
 inline constexpr int kMaxSyntaxDepth = 150;   // of the tree of an expression: "a + b + c" is two deep
@@ -36,6 +37,8 @@ class Budget {
   absl::Status CheckString(size_t bytes);
   /// Before a list of so many items is made.
   absl::Status CheckList(size_t items);
+  /// Before a text of so many bytes is looked through from end to end.
+  absl::Status CheckScan(size_t bytes) { return Spend(static_cast<int64_t>(bytes / 256)); }
   /// Before `needle` is searched for in all of `haystack`.
   absl::Status CheckSearch(size_t haystack, size_t needle);
 

@@ -133,6 +133,7 @@ absl::StatusOr<Value> Interpreter::EvaluateDict(const Expression& expression) {
     }
   }
   KVBLEND_RETURN_IF_ERROR(budget_.CheckList(pairs.size()));
+  KVBLEND_RETURN_IF_ERROR(CheckKeys(pairs, &budget_));
   return Value::Dict(std::move(pairs));
 }
 
@@ -234,6 +235,7 @@ absl::StatusOr<Value> Interpreter::CallBuiltIn(const std::string& name, const Ca
     }
   }
   KVBLEND_RETURN_IF_ERROR(budget_.CheckList(pairs.size()));
+  KVBLEND_RETURN_IF_ERROR(CheckKeys(pairs, &budget_));
   KVBLEND_RETURN_IF_ERROR(budget_.Spend(static_cast<int64_t>(pairs.size() * pairs.size() / 16)));
   return name == "namespace" ? Value::Namespace(std::move(pairs)) : Value::Dict(std::move(pairs));
 }

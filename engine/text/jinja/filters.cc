@@ -174,6 +174,7 @@ absl::StatusOr<Value> Round(const FilterCall& call) {
 absl::StatusOr<Value> Attr(const FilterCall& call) {
   KVBLEND_RETURN_IF_ERROR(call.Check(1, {"name"}));
   KVBLEND_ASSIGN_OR_RETURN(const Value* name, call.arguments.GetOf(Kind::kString, "attr", 0, "name"));
+  KVBLEND_RETURN_IF_ERROR(CheckFind(call.input, name->string(), call.budget));
   return Attribute(call.input, name->string());
 }
 
@@ -225,6 +226,7 @@ const absl::flat_hash_map<std::string_view, Filter>& FilterTable() {
 
 absl::StatusOr<Value> ApplyFilter(std::string_view name, const Value& input, const CallValues& arguments,
                                   Budget* budget) {
+  if (input.is(Kind::kString)) KVBLEND_RETURN_IF_ERROR(budget->CheckScan(input.string().size()));
   const auto found = FilterTable().find(name);
   if (found == FilterTable().end()) {
     return absl::UnimplementedError(Message("the filter '", name.substr(0, 60), "' is not implemented"));

@@ -172,6 +172,10 @@ class SourceLexer {
       } else if (absl::ascii_isalpha(c) || c == '_') {
         size_t to = position_;
         while (to < source_.size() && (absl::ascii_isalnum(source_[to]) || source_[to] == '_')) ++to;
+        if (to - position_ > kMaxNameBytes) {
+          return absl::ResourceExhaustedError(Message("line ", line_, ": a name has ", to - position_,
+                                                      " bytes; allowed: up to ", kMaxNameBytes));
+        }
         Add(Token::Kind::kName, std::string(source_.substr(position_, to - position_)));
         Advance(to);
       } else {

@@ -51,7 +51,8 @@ absl::StatusOr<Value> Split(const std::string& text, bool from_right, const Call
 }
 
 // startswith and endswith take one text or several.
-absl::StatusOr<Value> HasAffix(const std::string& text, bool at_end, const CallValues& arguments) {
+absl::StatusOr<Value> HasAffix(const std::string& text, bool at_end, const CallValues& arguments,
+                               Budget* budget) {
   const char* what = at_end ? "endswith" : "startswith";
   KVBLEND_RETURN_IF_ERROR(arguments.Check(what, 1, {"prefix"}));
   const Value* given = arguments.Get(0, "prefix");
@@ -62,6 +63,8 @@ absl::StatusOr<Value> HasAffix(const std::string& text, bool at_end, const CallV
     if (!affix.is(Kind::kString)) {
       return absl::InvalidArgumentError(Message(what, " has an argument of type ", affix.KindName()));
     }
+    KVBLEND_RETURN_IF_ERROR(budget->Spend(1));
+    KVBLEND_RETURN_IF_ERROR(budget->CheckScan(affix.string().size()));
     found |= at_end ? text.ends_with(affix.string()) : text.starts_with(affix.string());
   }
   return Value::Bool(found);
@@ -135,11 +138,14 @@ absl::StatusOr<Value> FoundIn(const std::string& text, std::string_view name, co
 absl::StatusOr<Value> CallOfString(const Value& object, std::string_view name, const CallValues& arguments,
                                    Budget* budget) {
   const std::string& text = object.string();
+  KVBLEND_RETURN_IF_ERROR(budget->CheckScan(text.size()));
   if (name == "split" || name == "rsplit") return Split(text, name == "rsplit", arguments, budget);
   if (name == "strip") return Stripped(text, true, true, arguments, budget);
   if (name == "lstrip") return Stripped(text, true, false, arguments, budget);
   if (name == "rstrip") return Stripped(text, false, true, arguments, budget);
-  if (name == "startswith" || name == "endswith") return HasAffix(text, name == "endswith", arguments);
+  if (name == "startswith" || name == "endswith") {
+    return HasAffix(text, name == "endswith", arguments, budget);
+  }
   if (name == "replace") return ReplacedIn(text, arguments, budget);
   if (name == "find" || name == "rfind" || name == "index" || name == "rindex" || name == "count") {
     return FoundIn(text, name, arguments, budget);
@@ -190,7 +196,11 @@ absl::StatusOr<Value> CallOfDict(const Value& object, std::string_view name, con
   if (name == "get") {
     KVBLEND_RETURN_IF_ERROR(arguments.Check(name, 1, {"key", "default"}));
     const Value* key = arguments.Get(0, "key");
-    const Value* found = key->is(Kind::kString) ? object.Find(key->string()) : nullptr;
+    const Value* found = nullptr;
+    if (key->is(Kind::kString)) {
+      KVBLEND_RETURN_IF_ERROR(CheckFind(object, key->string(), budget));
+      found = object.Find(key->string());
+    }
     if (found != nullptr) return *found;
     const Value* otherwise = arguments.Get(1, "default");
     return otherwise == nullptr ? Value::None() : *otherwise;
@@ -203,6 +213,7 @@ absl::StatusOr<Value> CallOfDict(const Value& object, std::string_view name, con
   }
   if (name != "items" && name != "keys" && name != "values") return NoSuchMethod(object, name);
   KVBLEND_RETURN_IF_ERROR(arguments.Check(name, 0, {}));
+  if (name != "values") KVBLEND_RETURN_IF_ERROR(CheckKeys(object.pairs(), budget));
   Items items;
   for (const auto& [key, value] : object.pairs()) {
     if (name == "values") {

@@ -144,6 +144,7 @@ absl::StatusOr<Items> Iterate(const Value& value, Budget* budget) {
     }
     case Kind::kDict:
       KVBLEND_RETURN_IF_ERROR(budget->CheckList(value.pairs().size()));
+      KVBLEND_RETURN_IF_ERROR(CheckKeys(value.pairs(), budget));
       for (const auto& [key, item] : value.pairs()) items.push_back(Value::String(key));
       return items;
     default:
@@ -195,7 +196,9 @@ absl::StatusOr<bool> Contains(const Value& container, const Value& item, Budget*
       return container.string().find(item.string()) != std::string::npos;
     case Kind::kDict:
       KVBLEND_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(container.pairs().size())));
-      return item.is(Kind::kString) && container.Find(item.string()) != nullptr;
+      if (!item.is(Kind::kString)) return false;
+      KVBLEND_RETURN_IF_ERROR(CheckFind(container, item.string(), budget));
+      return container.Find(item.string()) != nullptr;
     case Kind::kList:
       for (const Value& candidate : container.items()) {
         KVBLEND_ASSIGN_OR_RETURN(const bool equal, Equal(candidate, item, budget));
@@ -227,12 +230,13 @@ absl::StatusOr<bool> Compared(std::string_view comparison, const Value& a, const
 absl::StatusOr<Value> Attribute(const Value& value, std::string_view name) {
   if (value.is(Kind::kUndefined)) return IsUndefined(value);
   if (const Value* found = value.Find(name)) return *found;
-  return Value::Undefined(Message("the attribute '", name, "' of a ", value.KindName()));
+  return Value::Undefined(Message("the attribute '", name.substr(0, 60), "' of a ", value.KindName()));
 }
 
 absl::StatusOr<Value> Item(const Value& value, const Value& index, Budget* budget) {
   if (value.is(Kind::kUndefined)) return IsUndefined(value);
   if (index.is(Kind::kString)) {
+    KVBLEND_RETURN_IF_ERROR(CheckFind(value, index.string(), budget));
     if (const Value* found = value.Find(index.string())) return *found;
     return Value::Undefined(
         Message("the entry '", index.string().substr(0, 60), "' of a ", value.KindName()));

@@ -146,6 +146,17 @@ bool Value::holds_namespace() const {
   return is(Kind::kNamespace);
 }
 
+absl::Status CheckFind(const Value& value, std::string_view key, Budget* budget) {
+  if (!value.is(Value::Kind::kDict) && !value.is(Value::Kind::kNamespace)) return absl::OkStatus();
+  return budget->CheckSearch(value.pairs().size(), key.size());
+}
+
+absl::Status CheckKeys(const Pairs& pairs, Budget* budget) {
+  size_t bytes = 0;
+  for (const auto& [key, value] : pairs) bytes += key.size();
+  return budget->Allocate(bytes);
+}
+
 absl::StatusOr<bool> Equal(const Value& a, const Value& b, Budget* budget) {
   KVBLEND_RETURN_IF_ERROR(budget->Spend(1));
   if (a.is_number() && b.is_number()) {
@@ -169,6 +180,7 @@ absl::StatusOr<bool> Equal(const Value& a, const Value& b, Budget* budget) {
       if (a.pairs().size() != b.pairs().size()) return false;
       for (const auto& [key, item] : a.pairs()) {
         KVBLEND_RETURN_IF_ERROR(budget->Spend(static_cast<int64_t>(b.pairs().size())));
+        KVBLEND_RETURN_IF_ERROR(CheckFind(b, key, budget));
         const Value* other = b.Find(key);
         if (other == nullptr) return false;
         KVBLEND_ASSIGN_OR_RETURN(const bool equal, Equal(item, *other, budget));

@@ -117,6 +117,11 @@ struct DictData {
   bool holds_namespace = false;
 };
 
+/// Before `key` is looked for in a dict or namespace; all else has no entries.
+absl::Status CheckFind(const Value& value, std::string_view key, Budget* budget);
+/// Before a copy is made of the keys of a dict or namespace, which are no values that others share.
+absl::Status CheckKeys(const Pairs& pairs, Budget* budget);
+
 /// As Python's ==; spends steps.
 absl::StatusOr<bool> Equal(const Value& a, const Value& b, Budget* budget);
 /// Below, equal or above zero. kInvalidArgument: values that have no order.

@@ -124,6 +124,24 @@ TEST(JinjaTest, WhateverATemplateAsksForIsBounded) {
     EXPECT_THAT(refused(many + "{{ " + use + " }}"), AnyOf(HasSubstr("steps"), HasSubstr("too much memory")))
         << use;
   }
+  // One long text that is looked through again and again, and keys, of which every value has its own.
+  const std::string blanks = "{% set x = ' ' * 262144 %}{% set d = {x: 1} %}";
+  for (const char* use : {"x.isspace()", "x.isdigit()", "x.strip()", "x | length", "x | int",
+                          "x.startswith([x, x])", "d[x]", "d.get(x)", "x in d", "d | attr(x)", "d == d"}) {
+    const std::string uses = absl::StrCat("{% set y = [", use, ", ", use, "] %}");
+    EXPECT_THAT(refused(blanks + "{% for i in range(2000) %}" + uses + "{% endfor %}"), HasSubstr("steps"))
+        << use;
+  }
+  for (const char* use :
+       {"([d] * 1000) | map('list')", "([d] * 1000) | map('items')", "[d.keys()]", "[dict(d)]", "[{x: 1}]"}) {
+    const std::string kept = absl::StrCat("{% set ns.all = ns.all + (", use, ") %}");
+    EXPECT_THAT(
+        refused(blanks + "{% set ns = namespace(all=[]) %}{% for i in range(200) %}" + kept + "{% endfor %}"),
+        HasSubstr("too much memory"))
+        << use;
+  }
+  EXPECT_LT(ErrorOf("{{ (1 | attr('a' * 262144)).b }}", absl::StatusCode::kInvalidArgument).size(), 200u);
+  EXPECT_THAT(refused("{{ " + std::string(257, 'a') + " }}"), HasSubstr("a name has 257 bytes"));
   EXPECT_THAT(refused("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), HasSubstr("nested too deeply"));
   EXPECT_THAT(refused("{{ " + std::string(5000, '(') + "1" + std::string(5000, ')') + " }}"),
               HasSubstr("nested too deeply"));
