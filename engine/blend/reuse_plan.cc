@@ -17,12 +17,14 @@ absl::Span<const int32_t> TokensOf(const prompt::PromptLayout& layout, int32_t b
 class Matcher {
  public:
   Matcher(const prompt::PromptLayout& layout, const BlendOptions& options, const KeySpace& key_space,
-          std::string_view tenant_namespace, store::ChunkStore& chunk_store, int32_t kept_tokens)
+          std::string_view tenant_namespace, store::ChunkStore& chunk_store, int32_t kept_tokens,
+          const ReusedEntries& again)
       : layout_(layout),
         options_(options),
         key_space_(key_space),
         tenant_namespace_(tenant_namespace),
         chunk_store_(chunk_store),
+        again_(again),
         anchor_hash_(store::HashTokens(layout.anchor_ids)) {
     plan_.kept_tokens = kept_tokens;
   }
@@ -65,6 +67,7 @@ class Matcher {
       wanted.push_back({&span, behind_anchor ? anchor_hash_ : store::IsolatedAnchorHash()});
       span.key = AddressOf(tenant_namespace_, wanted.back()).key;
     }
+    LookUpAgain(wanted);
     LookUpIn(tenant_namespace_, wanted);
     for (const std::string& other : options_.read_namespaces) LookUpIn(other, wanted);
     for (const Wanted& missing : wanted) {
@@ -77,6 +80,27 @@ class Matcher {
     std::erase_if(wanted, [](const Wanted& missing) { return missing.span->kind != SpanKind::kChunk; });
     LookUpAnyAnchorIn(tenant_namespace_, wanted);
     for (const std::string& other : options_.read_namespaces) LookUpAnyAnchorIn(other, wanted);
+  }
+
+  /// Finds what was reused before, even if something better is stored by now.
+  void LookUpAgain(std::vector<Wanted>& wanted) {
+    std::vector<Wanted> reused, others;
+    std::vector<ChunkKey> keys;
+    for (const Wanted& one : wanted) {
+      const auto before = again_.find(one.span->begin);
+      if (before != again_.end()) keys.push_back(before->second);
+      (before != again_.end() ? reused : others).push_back(one);
+    }
+    if (reused.empty()) return;
+    std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Lookup(keys, plan_.reads.get());
+    for (size_t i = 0; i < reused.size(); ++i) {
+      if (found[i].has_value() && found[i]->anchor_hash() != reused[i].anchor_hash) {
+        reused[i].span->source = ChunkSource::kOtherAnchor;
+      }
+    }
+    TakeFound(std::move(found), reused);
+    wanted = std::move(others);
+    wanted.insert(wanted.end(), reused.begin(), reused.end());
   }
 
   /// Finds entries of this namespace, and takes out of `wanted` what was found.
@@ -178,6 +202,7 @@ class Matcher {
   const KeySpace& key_space_;
   const std::string_view tenant_namespace_;
   store::ChunkStore& chunk_store_;
+  const ReusedEntries& again_;
   const Digest anchor_hash_;
   std::vector<PlannedSpan> spans_;  // of the prompt, in order
   ReusePlan plan_;
@@ -187,8 +212,8 @@ class Matcher {
 
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
-                    store::ChunkStore& chunk_store, int32_t kept_tokens) {
-  return Matcher(layout, options, key_space, tenant_namespace, chunk_store, kept_tokens).Plan();
+                    store::ChunkStore& chunk_store, int32_t kept_tokens, const ReusedEntries& again) {
+  return Matcher(layout, options, key_space, tenant_namespace, chunk_store, kept_tokens, again).Plan();
 }
 
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "absl/types/span.h"
+#include "engine/api/chunk_key.h"
 #include "engine/api/request.h"
 #include "engine/blend/costs/prefill_prediction.h"
 #include "engine/blend/selection_policy.h"
@@ -66,6 +68,9 @@ struct ReusePlan {
   std::unique_ptr<store::PromptReads> reads;
 };
 
+/// Where a span begins -> the entry that was reused for it.
+using ReusedEntries = std::map<int32_t, ChunkKey>;
+
 /// Looks up every span on its own: a missing chunk never spoils its neighbours. The caller's namespace comes first, then those
 /// that it may read, and only then entries of other anchors, in the same order. What is missing is the caller's to store,
 /// unless a namespace that it may read has it behind this anchor.
@@ -77,9 +82,12 @@ struct ReusePlan {
 ///
 /// `kept_tokens`: the KV of so many leading tokens is in the pages already, and is left as it is. They end within the
 /// history.
+///
+/// `again`: what the same prompt reused before, by the positions where its spans begin. As long as it is there it comes first,
+/// and does not count as missing, wherever it was found.
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
-                    store::ChunkStore& chunk_store, int32_t kept_tokens = 0);
+                    store::ChunkStore& chunk_store, int32_t kept_tokens = 0, const ReusedEntries& again = {});
 
 /// The keys that PlanReuse looks up first, of all namespaces: what to prefetch for a prompt that waits.
 std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOptions& options,

@@ -250,7 +250,7 @@ absl::Status PromptPrefill::Plan() {
   prefill_.reset();  // it refers to what follows
   const int32_t kept_tokens = kept_.has_value() ? kept_->num_tokens() : 0;
   plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store,
-                           kept_tokens);
+                           kept_tokens, again_.has_value() ? again_->reused : blend::ReusedEntries());
   if (shared_tokens_ > 0) blend::ShareTokens(shared_tokens_, plan_);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
   ratio_ = blend::WithMinTokens(blend::ResolveRatio(options_, engine_.ratio), shape_);
@@ -311,12 +311,17 @@ absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
 
 PrefillRecord PromptPrefill::record() const {
   PrefillRecord record{.computed = {},
+                       .reused = {},
                        .kept_tokens = kept_tokens_,
                        .ratio = decision_.ratio,
                        .loaded = loaded_,
                        .correction = correction_};
   for (const blend::PlannedSpan& span : plan_.spans) {
-    if (span.num_tokens() == 0 || span.entry.has_value()) continue;
+    if (span.num_tokens() == 0) continue;
+    if (span.entry.has_value()) {
+      record.reused.emplace(span.begin, span.entry->key());
+      continue;
+    }
     const bool was_loaded = std::any_of(found_.begin(), found_.end(), [&](const TokenRange& range) {
       return range.begin <= span.begin && span.begin < range.end;
     });

@@ -50,6 +50,7 @@ struct PrefilledPrompt {
 /// How a prompt was prefilled, for doing it once more in the same way.
 struct PrefillRecord {
   std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
+  blend::ReusedEntries reused;    // the others' entries
   int32_t kept_tokens = 0;        // what it went on behind, of an earlier turn
   double ratio = 0;               // what the policy was told
   TokenRanges loaded = {};        // exact leading tokens whose KV came from the store
