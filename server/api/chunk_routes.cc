@@ -78,11 +78,14 @@ void Put(ApiState& state, const HttpRequest& request, const std::shared_ptr<Http
   responder->Send(ErrorResponse(started.status()));
 }
 
+std::string JsonOf(const google::protobuf::Message& response) { return MessageToJson(response); }
+std::string JsonOf(const v1::SplitDocumentResponse& response) { return SplitToJson(response); }
+
 /// Ends a call that has one answer.
 template <typename Response>
 void Answer(CallLog& log, const absl::StatusOr<Response>& response, HttpResponder& responder) {
   log.End(response.status());
-  responder.Send(response.ok() ? JsonResponse(MessageToJson(*response)) : ErrorResponse(response.status()));
+  responder.Send(response.ok() ? JsonResponse(JsonOf(*response)) : ErrorResponse(response.status()));
 }
 
 /// A message in, a message out.

@@ -1,5 +1,6 @@
 #include "server/convert/message_json.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -77,6 +78,26 @@ std::string MessageToJson(const google::protobuf::Message& message) {
   std::string json;
   static_cast<void>(google::protobuf::util::MessageToJsonString(message, &json, options));
   return json;
+}
+
+std::string SplitToJson(const v1::SplitDocumentResponse& response) {
+  constexpr int kPieceChunks = 256;
+  constexpr absl::string_view kBegin = "{\"chunks\":[";
+  const size_t end_size = MessageToJson(v1::SplitDocumentResponse()).size() - kBegin.size();
+  std::string json(kBegin);
+  for (int begin = 0; begin < response.chunks_size(); begin += kPieceChunks) {
+    v1::SplitDocumentResponse piece;
+    for (int i = begin; i < std::min(begin + kPieceChunks, response.chunks_size()); ++i) {
+      *piece.add_chunks() = response.chunks(i);
+    }
+    const std::string printed = MessageToJson(piece);
+    absl::StrAppend(
+        &json, begin == 0 ? "" : ",",
+        absl::string_view(printed).substr(kBegin.size(), printed.size() - kBegin.size() - end_size));
+  }
+  v1::SplitDocumentResponse without_chunks;
+  without_chunks.set_next_byte(response.next_byte());
+  return absl::StrCat(json, MessageToJson(without_chunks).substr(kBegin.size()));
 }
 
 }  // namespace kvblend::server

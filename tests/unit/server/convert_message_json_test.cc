@@ -1,7 +1,10 @@
+#include <cstdint>
+#include <fstream>
 #include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
 #include "server/convert/message_json.h"
@@ -86,6 +89,44 @@ TEST(MessageJsonTest, WritesEveryFieldUnderItsOwnName) {
                             {"num_tokens", 0},
                             {"recomputed_tokens", 0},
                             {"key", "k"}}));
+}
+
+v1::SplitDocumentResponse SplitInto(int chunks) {
+  v1::SplitDocumentResponse response;
+  for (int i = 0; i < chunks; ++i) {
+    v1::DocumentChunk& chunk = *response.add_chunks();
+    chunk.set_begin_byte(i);
+    chunk.set_key("],\"next_byte\":\"0\"}" + std::to_string(i));
+    chunk.set_stored(i % 2 == 0);
+  }
+  response.set_next_byte(7 * chunks);
+  return response;
+}
+
+TEST(MessageJsonTest, ASplitIsPrintedAsOtherMessages) {
+  for (const int chunks : {0, 1, 255, 256, 257, 1000}) {
+    EXPECT_EQ(SplitToJson(SplitInto(chunks)), MessageToJson(SplitInto(chunks))) << chunks;
+  }
+}
+
+// The most memory that this process has ever had.
+int64_t PeakKilobytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.rfind("VmHWM:", 0) == 0) return std::stoll(line.substr(6));
+  }
+  return 0;
+}
+
+TEST(MessageJsonTest, ALongSplitTakesLittleMoreMemoryThanItsJson) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer keeps what was freed";
+#endif
+  const v1::SplitDocumentResponse response = SplitInto(50'000);
+  const int64_t before = PeakKilobytes();
+  if (before == 0) GTEST_SKIP() << "/proc/self/status has no VmHWM";
+  const std::string json = SplitToJson(response);
+  EXPECT_LT(PeakKilobytes() - before, 5 * static_cast<int64_t>(json.size()) / 1024);
 }
 
 }  // namespace
