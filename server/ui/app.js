@@ -72,6 +72,7 @@
       const remove = document.createElement('button');
       title.textContent = document_.title;
       text.className = 'text';
+      title.dir = text.dir = 'auto';
       text.textContent = document_.text.slice(0, 300);
       state.className = 'hint';
       state.textContent = document_.state;
@@ -111,7 +112,7 @@
   function editText() {
     const item = document.createElement('li');
     item.className = 'edit';
-    item.innerHTML = '<label>Title <input></label><label>Text <textarea rows="4"></textarea></label><p><button type="button">Add</button> <button type="button">Cancel</button></p>';
+    item.innerHTML = '<label>Title <input dir="auto"></label><label>Text <textarea rows="4" dir="auto"></textarea></label><p><button type="button">Add</button> <button type="button">Cancel</button></p>';
     const [add, cancel] = item.querySelectorAll('button');
     const [title, text] = [item.querySelector('input'), item.querySelector('textarea')];
     add.onclick = () => {
@@ -162,7 +163,7 @@
     const messages = [{role: 'user', content: $('question').value}];
     if ($('system').value) messages.unshift({role: 'system', content: $('system').value});
     return {
-      messages, documents: asked.map(wire), stream: true, temperature: 0, max_tokens: Number($('max-tokens').value),
+      messages, documents: asked.map(wire), stream: true, temperature: 0, max_tokens: $('max-tokens').value === '' ? undefined : Number($('max-tokens').value),
       kvblend: {blend, attribution},
     };
   }
@@ -249,9 +250,10 @@
     const asked = [...documents];  // both answers are given from these, whatever is added and removed meanwhile
     $('go').disabled = true;
     $('stop').disabled = false;
-    $('verdict').textContent = '';
-    $('full-answer').textContent = '';
-    $('full-clock').textContent = '–';
+    // Where this question fails, nothing of the last one stands there as if it were its own.
+    for (const id of ['verdict', 'blended-answer', 'blended-source', 'full-answer']) $(id).textContent = '';
+    for (const id of ['blended-clock', 'full-clock']) $(id).textContent = '–';
+    $('report').replaceChildren();
     try {
       await storeDocuments(asked, running.signal);
       say('Answering…');

@@ -89,6 +89,7 @@ const drawReport = (() => {
       if (fate === 'exact') exactLeft -= span.texts.length;
       map.append(element('h4', '', titleOf(span, chunk, fate)));
       const paragraph = element('p');
+      paragraph.dir = 'auto';
       const again = new Set(span.recomputed || []);
       span.texts.forEach((text, place) => {
         const score = span.scores && span.scores.length ? span.scores[place] : undefined;

@@ -22,8 +22,8 @@ std::string ReportPage(std::string_view question, std::string_view answer, const
       "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>kvblend: ",
       Escaped(question), "</title>\n<style>\n", absl::string_view(PageStyle().data(), PageStyle().size()),
-      "</style>\n</head>\n<body>\n<main>\n<section><h1>", Escaped(question), "</h1>\n<p class=\"answer\">",
-      Escaped(answer),
+      "</style>\n</head>\n<body>\n<main>\n<section><h1 dir=\"auto\">", Escaped(question),
+      "</h1>\n<p class=\"answer\" dir=\"auto\">", Escaped(answer),
       "</p></section>\n<section aria-labelledby=\"report-title\"><h2 id=\"report-title\">What was done with the prompt</h2>"
       "<div id=\"report\"></div></section>\n</main>\n<script type=\"application/json\" id=\"data\">",
       json, "</script>\n<script>\n", absl::string_view(ReportScript().data(), ReportScript().size()),

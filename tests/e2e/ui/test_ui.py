@@ -193,6 +193,48 @@ def test_an_error_is_told(server, page):
     page.problems.clear()  # the browser's own note of the 400
 
 
+def test_a_failed_question_shows_nothing_of_the_last_one(server, page):
+    page.open(address(server))
+    add_text(page, "Passage", CHUNKS[0])
+    page.run("document.querySelector('#max-tokens').value = ''")  # the server's own
+    ask(page, QUESTION)
+    assert page.text("#blended-answer") and page.text(".map")
+    page.run("document.querySelector('#ratio').value = 7")
+    page.tab_to("it.id === 'question'")
+    page.press("Enter")
+    page.wait_for("document.querySelector('#status').className === 'error'")
+    assert "ratio is 7" in page.text("#status")
+    for pane in ("#blended-answer", "#full-answer", "#verdict", "#report"):
+        assert page.text(pane) == "", pane
+    page.problems.clear()  # the browser's own note of the 400
+
+
+def test_texts_from_right_to_left(server, page, tmp_path):
+    arabic = "\u0645\u0631\u062d\u0628\u0627 (1948)!"
+    page.open(address(server))
+    add_text(page, arabic, arabic)
+    add_text(page, "Passage", CHUNKS[0])
+    ask(page, arabic)
+
+    def directions(selector):
+        return page.run(f"[...document.querySelectorAll('{selector}')].map(it => getComputedStyle(it).direction)")
+
+    assert directions("#question") == ["rtl"]
+    assert directions("#documents strong, #documents .text") == ["rtl", "rtl", "ltr", "ltr"]
+    assert sorted(set(directions(".map p"))) == ["ltr", "rtl"]
+    for selector in (".answer", "#system"):
+        assert page.run(f"[...document.querySelectorAll('{selector}')].every(it => it.dir === 'auto')"), selector
+
+    path = tmp_path / "report.html"
+    done = run("kvblend", "generate", "--model", MODEL, "--no-self-check", "--max-context-tokens", 512, "--question",
+               arabic + "x" * 200, "--max-tokens", 4, "--html", path, "--quiet")
+    assert done.returncode == 0, done.stderr
+    page.open(path.as_uri())
+    assert directions("h1") == ["rtl"]
+    page.command("Emulation.setDeviceMetricsOverride", width=360, height=700, deviceScaleFactor=1, mobile=True)
+    assert page.run("document.documentElement.scrollWidth") <= 360
+
+
 def test_a_report_as_a_page(page, tmp_path):
     path = tmp_path / "report.html"
     done = run("kvblend", "generate", "--model", MODEL, "--no-self-check", "--max-context-tokens", 512, "--put", "--system",
@@ -208,4 +250,4 @@ def test_a_report_as_a_page(page, tmp_path):
 
     done = run("kvblend", "generate", "--model", MODEL, "--no-self-check", "--question", "Why?", "--max-tokens", 1, "--html",
                tmp_path / "no" / "report.html")
-    assert done.returncode != 0 and "--html" in done.stderr
+    assert done.returncode == 2 and f"cannot write {tmp_path / 'no' / 'report.html'}: " in done.stderr
