@@ -10,6 +10,7 @@
 #include "engine/model/key_reader.h"
 #include "engine/model/model_config_keys.h"
 #include "engine/model/model_tensors.h"
+#include "engine/text/utf8.h"
 
 namespace kvblend::model {
 namespace {
@@ -19,6 +20,7 @@ constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 24;
+constexpr size_t kMaxNameBytes = 200;
 constexpr double kMaxScale = 1e6, kMinDivisor = 1e-6;
 constexpr double kMinSoftCap = 1e-3;  // kernels::Backend takes none below
 
@@ -33,8 +35,8 @@ absl::StatusOr<const Architecture*> ReadArchitecture(const GgufFile& file) {
   }
   const Architecture* architecture = FindArchitecture(name);
   if (architecture != nullptr) return architecture;
-  return absl::UnimplementedError(Concat(file.name(), ": key 'general.architecture' is '", name,
-                                         "'; implemented: ", ArchitectureNames()));
+  return absl::UnimplementedError(Concat(file.name(), ": key 'general.architecture' is ", Quote(name),
+                                         "; implemented: ", ArchitectureNames()));
 }
 
 void ReadDimensions(KeyReader& keys, ModelConfig& config) {
@@ -225,7 +227,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file) {
   KVBLEND_ASSIGN_OR_RETURN(config.architecture, ReadArchitecture(file));
   KVBLEND_RETURN_IF_ERROR(CheckMetadataKeys(file, *config.architecture));
   KeyReader general(file, "");
-  config.name = general.StringOr("general.name", "");
+  config.name = text::ShownOnOneLine(general.StringOr("general.name", ""), kMaxNameBytes);
   config.chat_template = general.StringOr("tokenizer.chat_template", "");
   KVBLEND_RETURN_IF_ERROR(general.status());
 

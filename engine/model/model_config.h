@@ -26,7 +26,7 @@ struct LayerConfig {
 
 struct ModelConfig {
   const Architecture* architecture = nullptr;  // a row of the table; never null
-  std::string name;                            // general.name; may be empty
+  std::string name;                            // general.name on one line, cut; may be empty
   int32_t num_layers = 0;
   int32_t hidden_dim = 0;
   int32_t num_heads = 0;

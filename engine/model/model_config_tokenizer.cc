@@ -180,8 +180,8 @@ absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
   KVBLEND_ASSIGN_OR_RETURN(const auto model, file.GetString(kModelKey));
   if (model != "gpt2" && model != "llama" && model != "t5") {
     return absl::UnimplementedError(
-        Concat(file.name(), ": key 'tokenizer.ggml.model' is '", model,
-               "'; implemented: 'gpt2' (byte-level BPE), 'llama' (SentencePiece's BPE), 't5' (unigram)"));
+        Concat(file.name(), ": key 'tokenizer.ggml.model' is ", Quote(model),
+               "; implemented: 'gpt2' (byte-level BPE), 'llama' (SentencePiece's BPE), 't5' (unigram)"));
   }
   KVBLEND_RETURN_IF_ERROR(ReadTokens(file, spec));
   KVBLEND_RETURN_IF_ERROR(ReadTokenTypes(file, spec));

@@ -40,8 +40,8 @@ absl::StatusOr<Scaling::Type> TypeOf(const GgufFile& file, const Architecture& a
   if (name == "yarn") return Scaling::Type::kYarn;
   if (name == "longrope" && architecture.reads_long_rope) return Scaling::Type::kLongRope;
   return absl::UnimplementedError(
-      Concat(file.name(), ": key '", keys.Key("rope.scaling.type"), "' is '", name,
-             "', which is not implemented; allowed: 'none', 'linear', 'yarn'",
+      Concat(file.name(), ": key '", keys.Key("rope.scaling.type"), "' is ", Quote(name),
+             ", which is not implemented; allowed: 'none', 'linear', 'yarn'",
              architecture.reads_long_rope ? ", 'longrope'"
                                           : " (llama3 scaling is stored as the tensor rope_freqs.weight)"));
 }

@@ -14,6 +14,7 @@
 #include "engine/model/model_file.h"
 #include "engine/model/model_weights.h"
 #include "engine/runtime/model_text.h"
+#include "engine/text/utf8.h"
 
 namespace kvblend {
 namespace {
@@ -27,7 +28,8 @@ int64_t NumberOf(const model::GgufFile& file, const std::string& architecture, s
 }
 
 std::string TextOf(const model::GgufFile& file, std::string_view key) {
-  return std::string(file.GetString(key).value_or(std::string_view()));
+  constexpr size_t kMaxBytes = 200;
+  return text::ShownOnOneLine(file.GetString(key).value_or(std::string_view()), kMaxBytes);
 }
 
 // What the CPU backend keeps: codes with scales as they are in the file, or of 16 bits, other matrices in 16 bits, vectors in 32.

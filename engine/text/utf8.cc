@@ -87,4 +87,17 @@ size_t AppendReplacingInvalidUtf8(std::string_view text, bool keep_incomplete, s
   return position;
 }
 
+std::string ShownOnOneLine(std::string_view text, size_t max_bytes) {
+  std::string valid, shown;
+  AppendReplacingInvalidUtf8(text.substr(0, max_bytes), /*keep_incomplete=*/text.size() > max_bytes, &valid);
+  for (size_t at = 0; at < valid.size();) {
+    const Utf8Step step = DecodeUtf8At(valid, at);
+    const uint32_t c = step.code_point;
+    const bool is_control = c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029;
+    shown += is_control ? std::string_view(" ") : std::string_view(valid).substr(at, step.length);
+    at += step.length;
+  }
+  return shown;
+}
+
 }  // namespace kvblend::text

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "engine/text/words/word_patterns.h"
@@ -202,7 +203,7 @@ absl::StatusOr<PreTokenizerName> FindPreTokenizer(std::string_view name) {
     allowed.push_back(absl::StrCat("'", std::string(row.name), "'"));
   }
   return absl::UnimplementedError(
-      absl::StrCat("tokenizer.ggml.pre is '", std::string(name),
+      absl::StrCat("tokenizer.ggml.pre is '", absl::CHexEscape(std::string(name.substr(0, 80))),
                    "', which is not implemented; allowed: ", absl::StrJoin(allowed, ", ")));
 }
 

@@ -91,6 +91,32 @@ TEST(ModelConfigTest, FillsInWhatMayBeLeftOut) {
   EXPECT_EQ(config->chat_template, "");
 }
 
+TEST(ModelConfigTest, WhatAFileCallsItselfIsSafeToShow) {
+  const auto name_of = [](const std::string& name) {
+    const auto config = ReadConfig(TinyModelBuilder({}).SetString("general.name", name));
+    return config.ok() ? config->name : std::string(config.status().message());
+  };
+  EXPECT_EQ(name_of("Skarn \xE4\xB8\x96 1B"), "Skarn \xE4\xB8\x96 1B");
+  EXPECT_EQ(name_of("a\xFF\xFE z"),
+            "a\xEF\xBF\xBD\xEF\xBF\xBD z");  // protobuf and Prometheus refuse what is no UTF-8
+  EXPECT_EQ(name_of("a\n\x1b[31mred\x7f\xC2\x9B z\xE2\x80\xA8"), "a  [31mred   z ");
+  EXPECT_EQ(name_of(std::string(199, 'a') + "\xE4\xB8\x96"), std::string(199, 'a'));
+  EXPECT_EQ(name_of(std::string(1 << 20, 'a')), std::string(200, 'a'));
+  const std::string odd = "\x1b[31m" + std::string(1000, 'x');
+  for (const char* key : {"general.architecture", "tokenizer.ggml.model", "tokenizer.ggml.pre"}) {
+    const GgufBuilder builder = TinyModelBuilder({}).SetString(key, odd);
+    absl::Status status = ReadConfig(builder).status();
+    if (const auto spec = ReadTokenizer(builder); status.ok() && spec.ok()) {
+      status = text::FindPreTokenizer(spec->pre_tokenizer).status();
+    } else if (status.ok()) {
+      status = spec.status();
+    }
+    EXPECT_EQ(status.code(), kUnimplemented) << key;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("is '\\x1b[31mxxx")) << key;
+    EXPECT_LT(status.message().size(), 900u) << key;
+  }
+}
+
 TEST(ModelConfigTest, ScalesRope) {
   const auto plain = ReadConfig(TinyModelBuilder({}));
   const auto linear =
