@@ -58,8 +58,8 @@ absl::Status BlendedPrefill::Begin() {
   result_.policy = policy_.policy();
   const int32_t budget = policy_.Budget(plan.candidates);
   const Requirement requirement = policy_.requirement();
-  switch (ChooseRoute(static_cast<int64_t>(plan.computed.size()), plan.candidates.num_tokens, requirement,
-                      budget)) {
+  switch (ChooseRoute(static_cast<int64_t>(plan.computed.size()) + plan.shared_computed,
+                      plan.candidates.num_tokens, requirement, budget)) {
     case PrefillRoute::kQueryPass:
       return BeginQueryPass(requirement.layers);
     case PrefillRoute::kDeviation:

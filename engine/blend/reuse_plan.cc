@@ -247,7 +247,7 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
 }
 
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers) {
-  PromptShape shape{.num_layers = num_layers};
+  PromptShape shape{.num_layers = num_layers, .shared_computed = plan.shared_computed};
   for (const PlannedSpan& span : plan.spans) {
     ShapeSpan shape_span{.begin = span.begin, .end = span.end};
     if (span.end <= plan.shared_tokens) shape_span.begin = span.end;  // nothing is left to do
@@ -286,8 +286,9 @@ void ShareTokens(int32_t shared_tokens, ReusePlan& plan) {
     plan.candidates.num_tokens -= candidate.end - candidate.begin;
     return true;
   });
-  plan.computed.erase(plan.computed.begin(),
-                      std::lower_bound(plan.computed.begin(), plan.computed.end(), shared_tokens));
+  const auto others = std::lower_bound(plan.computed.begin(), plan.computed.end(), shared_tokens);
+  plan.shared_computed = static_cast<int32_t>(others - plan.computed.begin());
+  plan.computed.erase(plan.computed.begin(), others);
 }
 
 void BypassSpans(absl::Span<const size_t> bypassed, ReusePlan& plan) {

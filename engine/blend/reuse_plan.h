@@ -63,6 +63,7 @@ struct ReusePlan {
   std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
   std::vector<int32_t> computed;      // positions never in the store: misses, history, question; ascending
   int32_t exact_tokens = 0;           // the shared ones among them
+  int32_t shared_computed = 0;        // of the shared ones, those that it would compute if nobody had them
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
   /// What has to be read for the entries. None of it has been asked for: KvLoader does that layer by layer.
   std::unique_ptr<store::PromptReads> reads;

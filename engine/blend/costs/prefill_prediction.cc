@@ -75,8 +75,8 @@ Timeline MakeTimeline(const PromptShape& shape, const SelectionPolicy& policy, c
   const Totals totals = TotalsOf(shape, candidates);
   const int32_t budget = policy.Budget(candidates);
   const Requirement requirement = policy.requirement();
-  const PrefillRoute route =
-      ChooseRoute(static_cast<int64_t>(totals.computed.rows), candidates.num_tokens, requirement, budget);
+  const PrefillRoute route = ChooseRoute(static_cast<int64_t>(totals.computed.rows) + shape.shared_computed,
+                                         candidates.num_tokens, requirement, budget);
   const double chosen_share = route == PrefillRoute::kAll || candidates.num_tokens == 0
                                   ? 1.0
                                   : static_cast<double>(budget) / candidates.num_tokens;

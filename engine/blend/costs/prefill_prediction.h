@@ -29,6 +29,7 @@ struct ShapeSpan {
 struct PromptShape {
   int32_t num_layers = 0;
   std::vector<ShapeSpan> spans = {};  // in prompt order, covering the prompt, but for what is kept of it
+  int32_t shared_computed = 0;        // see ReusePlan
 };
 
 /// What things cost on this machine; see LoadingController for where it comes from.

@@ -259,6 +259,11 @@ absl::Status PromptPrefill::Plan() {
                   ? DecideAgain(*again_, plan_)
                   : blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
   blend::BypassSpans(decision_.bypassed, plan_);
+  if (again_.has_value()) {
+    // Of what others hold some may be in the store by now, where it was computed then.
+    plan_.shared_computed =
+        std::max(0, again_->computed_tokens - static_cast<int32_t>(plan_.computed.size()));
+  }
   BlendOptions decided = options_;
   decided.ratio = decision_.ratio;
   KVBLEND_ASSIGN_OR_RETURN(policy_, blend::CreateSelectionPolicy(decided, config.num_layers));
@@ -313,6 +318,7 @@ PrefillRecord PromptPrefill::record() const {
   PrefillRecord record{.computed = {},
                        .reused = {},
                        .kept_tokens = kept_tokens_,
+                       .computed_tokens = static_cast<int32_t>(plan_.computed.size()) + plan_.shared_computed,
                        .ratio = decision_.ratio,
                        .loaded = loaded_,
                        .correction = correction_};

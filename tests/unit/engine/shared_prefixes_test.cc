@@ -196,6 +196,27 @@ TEST_P(SharedPrefixesTest, AnswersAreThoseOfTheRequestsAlone) {
   EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
 
+// With a history to compute, choosing tokens costs more than computing all of them. What others hold of it changes the cost, but
+// not the answer.
+TEST_P(SharedPrefixesTest, WhatIsRecomputedDoesNotDependOnOthers) {
+  GenerateRequest request = Request(kThreeTexts);
+  request.prompt.history = {{.role = Role::kUser, .text = std::string(150, 'h')},
+                            {.role = Role::kAssistant, .text = "Yes."}};
+  request.blend.policy = Policy::kQuery;
+  request.blend.ratio = 0.3;
+  request.sampling.max_tokens = 40;
+  Restart(/*share=*/false, 1600);
+  const auto alone = Generate(request);
+  ASSERT_EQ(alone->prompts[0].policy, Policy::kAll);
+  Restart(/*share=*/true, 1600);
+  for (const auto& answer : Together({request, request}, 0)) {
+    ASSERT_TRUE(answer->status.ok()) << answer->status;
+    EXPECT_EQ(answer->prompts[0].policy, Policy::kAll) << answer->prompts[0].shared_tokens;
+    EXPECT_EQ(answer->token_ids, alone->token_ids);
+  }
+  EXPECT_GT(Together({request, request}, 0)[1]->prompts[0].shared_tokens, 150);
+}
+
 TEST_P(SharedPrefixesTest, APoolWithRoomForOneServesSeveral) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 6; ++i) {
