@@ -110,7 +110,8 @@ bool LowerTiers::IsUnreadable(const ChunkKey& key, Tier tier) {
   absl::MutexLock lock(&mutex_);
   const auto found = unreadable_.find(key);
   if (found == unreadable_.end() || found->second.tier != tier) return false;
-  if (now_() - found->second.since < kRetryUnreadable) return true;
+  const absl::Duration age = now_() - found->second.since;  // below zero: the clock was set back
+  if (age >= absl::ZeroDuration() && age < kRetryUnreadable) return true;
   unreadable_.erase(found);
   return false;
 }

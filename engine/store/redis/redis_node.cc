@@ -109,7 +109,9 @@ std::optional<int64_t> RedisNode::AwaitTurn(absl::Time not_before) {
     const absl::Time at = std::max(not_before, breaker_.retry_at());
     const bool is_probed = breaker_.state() == NodeState::kProbing;
     const absl::Duration left = is_probed ? absl::InfiniteDuration() : at - options_.now();
-    if (left <= absl::ZeroDuration()) {
+    // No pause is as long as that: the clock was set back.
+    const bool set_back = !is_probed && left > options_.breaker.max_backoff;
+    if (left <= absl::ZeroDuration() || set_back) {
       breaker_.Probing();
       return num_failures_;
     }

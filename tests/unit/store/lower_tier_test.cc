@@ -174,6 +174,21 @@ TEST_F(LowerTierTest, AnEntryThatTheDeviceFailsToReadIsLeftAloneForAWhile) {
   ExpectFilled(*LookupOne(*store, SmallAddress(1).key));
 }
 
+TEST_F(LowerTierTest, AnUnreadableEntryIsTriedAgainThoughTheClockWasSetBack) {
+  { Put(*Create(8), SmallAddress(1)); }
+  absl::Time now = absl::FromUnixSeconds(1000);
+  auto store = *ChunkStore::Create({.byte_budget = 8 * kChunkBytes, .now = [&] { return now; }},
+                                   Only(test_support::MakeMemoryLowerTier(disk_)));
+  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
+  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key)->lost());
+  disk_->read_fault = nullptr;
+  EXPECT_FALSE(LookupOne(*store, SmallAddress(1).key).has_value());
+  now -= absl::Hours(24);
+  const auto found = LookupOne(*store, SmallAddress(1).key);
+  ASSERT_TRUE(found.has_value());
+  ExpectFilled(*found);
+}
+
 TEST_F(LowerTierTest, EvictionOfWhatIsStillArrivingTakesItsReadsBack) {
   { Put(*Create(8), SmallAddress(1)); }
   auto store = Create(1);

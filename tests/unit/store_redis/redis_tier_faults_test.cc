@@ -228,6 +228,17 @@ TEST_F(RedisTierFaultsTest, UnderRandomFaultsNothingWrongIsServed) {
   }
 }
 
+TEST_F(RedisTierFaultsTest, ANodeIsAskedAgainThoughTheClockWasSetBack) {
+  const auto tier = OpenTier();
+  const int32_t node = redis_.NodeOf(KeysOf(SmallAddress(1))[0]);
+  redis_.Kill(node);
+  EXPECT_FALSE(Put(*tier, SmallAddress(1)).ok());
+  redis_.clock().Advance(-absl::Hours(24));
+  redis_.Revive(node);
+  ASSERT_TRUE(tier->AwaitAllWorking(Soon()));
+  EXPECT_TRUE(Put(*tier, SmallAddress(1)).ok());
+}
+
 TEST_F(RedisTierFaultsTest, ReadsOfManyThreadsThroughANodeThatDiesAndComesBack) {
   const auto tier = OpenTier();
   constexpr int32_t kChunks = 12;
