@@ -2,6 +2,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/base/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kvblend/v1/chunks.pb.h"
@@ -119,7 +120,7 @@ int64_t PeakKilobytes() {
 }
 
 TEST(MessageJsonTest, ALongSplitTakesLittleMoreMemoryThanItsJson) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
   GTEST_SKIP() << "a sanitizer keeps what was freed";
 #endif
   const v1::SplitDocumentResponse response = SplitInto(50'000);
