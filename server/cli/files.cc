@@ -45,11 +45,15 @@ absl::Status CheckUtf8Of(absl::string_view what, std::string_view text) {
                                                  text.size(), "; allowed: UTF-8 text"));
 }
 
-absl::Status CheckWritable(const std::string& path) {
+bool IsPipeOrDevice(const std::string& path) {
   std::error_code ignored;
-  const std::filesystem::file_status before = std::filesystem::status(path, ignored);
+  return std::filesystem::is_other(std::filesystem::status(path, ignored));
+}
+
+absl::Status CheckWritable(const std::string& path) {
   // Opening a pipe would end what its reader waits for.
-  if (std::filesystem::is_other(before)) return absl::OkStatus();
+  if (IsPipeOrDevice(path)) return absl::OkStatus();
+  std::error_code ignored;
   const bool is_new = !std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::app);

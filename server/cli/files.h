@@ -21,6 +21,9 @@ absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path);
 /// `what`, as "--question", and the byte.
 absl::Status CheckUtf8Of(absl::string_view what, std::string_view text);
 
+/// Whether a file put in its place by renaming would lose something else.
+bool IsPipeOrDevice(const std::string& path);
+
 /// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file behind.
 /// kInvalidArgument, naming path and reason.
 absl::Status CheckWritable(const std::string& path);

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "engine/api/calibration.h"
 #include "server/cli/bench/dataset.h"
 #include "server/cli/command.h"
+#include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/config/value_checks.h"
@@ -150,9 +150,8 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   if (flags.connection.engine_options.model_path.empty()) {
     return absl::InvalidArgumentError("calibrate needs --model: the correction belongs to a model file");
   }
-  std::error_code ignored;
   // The finished file is renamed to its name, which as root would remove a device.
-  if (std::filesystem::is_other(std::filesystem::status(flags.options.path, ignored))) {
+  if (IsPipeOrDevice(flags.options.path)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--output is ", flags.options.path, ", a pipe or device; allowed: a file"));
   }

@@ -3,22 +3,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "server/cli/files.h"
 #include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
-namespace {
-
-/// Whether putting a file in its place would lose something else.
-bool IsPipeOrDevice(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_other(std::filesystem::status(path, ignored));
-}
-
-}  // namespace
 
 ChunkFile::ChunkFile(const std::string& path)
     : path_(path), part_path_(IsPipeOrDevice(path) ? path : absl::StrCat(path, ".part")) {}

@@ -157,33 +157,37 @@ TEST_F(LowerTierTest, AnEntryThatCannotBeReadIsAMissFromThenOn) {
   }
 }
 
+class UnreadableEntryTest : public LowerTierTest {
+ protected:
+  // A store whose first entry the device failed to read just now, by now_.
+  std::unique_ptr<ChunkStore> StoreThatFailedToRead() {
+    { Put(*Create(8), SmallAddress(1)); }
+    auto store = *ChunkStore::Create({.byte_budget = 8 * kChunkBytes, .now = [this] { return now_; }},
+                                     Only(test_support::MakeMemoryLowerTier(disk_)));
+    disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
+    EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key)->lost());
+    disk_->read_fault = nullptr;
+    return store;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+};
+
 // Whoever asks again at once would get the same error, and plan the same prompt for ever.
-TEST_F(LowerTierTest, AnEntryThatTheDeviceFailsToReadIsLeftAloneForAWhile) {
-  { Put(*Create(8), SmallAddress(1)); }
-  absl::Time now = absl::FromUnixSeconds(1000);
-  auto store = *ChunkStore::Create({.byte_budget = 8 * kChunkBytes, .now = [&] { return now; }},
-                                   Only(test_support::MakeMemoryLowerTier(disk_)));
-  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key)->lost());
-  disk_->read_fault = nullptr;
+TEST_F(UnreadableEntryTest, IsLeftAloneForAWhile) {
+  const auto store = StoreThatFailedToRead();
   EXPECT_TRUE(disk_->Contains(SmallAddress(1).key));
   EXPECT_FALSE(LookupOne(*store, SmallAddress(1).key).has_value());
   EXPECT_FALSE(LookupOneAnyAnchor(*store, SmallAddress(1).content_key).has_value());
   EXPECT_TRUE(std::holds_alternative<Reservation>(*store->LookupOrReserve(SmallAddress(1))));
-  now += LowerTiers::kRetryUnreadable;
+  now_ += LowerTiers::kRetryUnreadable;
   ExpectFilled(*LookupOne(*store, SmallAddress(1).key));
 }
 
-TEST_F(LowerTierTest, AnUnreadableEntryIsTriedAgainThoughTheClockWasSetBack) {
-  { Put(*Create(8), SmallAddress(1)); }
-  absl::Time now = absl::FromUnixSeconds(1000);
-  auto store = *ChunkStore::Create({.byte_budget = 8 * kChunkBytes, .now = [&] { return now; }},
-                                   Only(test_support::MakeMemoryLowerTier(disk_)));
-  disk_->read_fault = [](const ChunkKey&, int32_t) { return absl::UnavailableError("cable"); };
-  EXPECT_TRUE(LookupOne(*store, SmallAddress(1).key)->lost());
-  disk_->read_fault = nullptr;
+TEST_F(UnreadableEntryTest, IsTriedAgainThoughTheClockWasSetBack) {
+  const auto store = StoreThatFailedToRead();
   EXPECT_FALSE(LookupOne(*store, SmallAddress(1).key).has_value());
-  now -= absl::Hours(24);
+  now_ -= absl::Hours(24);
   const auto found = LookupOne(*store, SmallAddress(1).key);
   ASSERT_TRUE(found.has_value());
   ExpectFilled(*found);
