@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -23,7 +24,8 @@ struct Connection {
   std::string server = "127.0.0.1:50051";
   std::string tls_ca_path;  // empty: no TLS
   std::string tls_client_certificate_path, tls_client_key_path;
-  EngineOptions engine_options;  // model_path empty: use the server
+  std::optional<double> unary_timeout_seconds;  // of a call that is no stream; none: GrpcTarget's
+  EngineOptions engine_options;                 // model_path empty: use the server
 };
 
 using CallsFactory = std::function<absl::StatusOr<std::shared_ptr<Calls>>(

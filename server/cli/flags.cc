@@ -138,12 +138,25 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   });
 }
 
-void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
-                    CallerFlags& flags) {
+void AddUnaryTimeoutFlag(CLI::App& command, Connection& connection) {
+  command
+      .add_option("--timeout", connection.unary_timeout_seconds,
+                  "Give up after so many seconds without an answer to a call; default: 30")
+      ->check(NumberAboveZero("--timeout"))
+      ->type_name("SECONDS")
+      ->group("Connection");
+}
+
+void AddCallerFields(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields) {
   fields.Add(command, message, "Connection", kNamespaceFlags);
   if (message.FindFieldByName("priority") != nullptr) {
     fields.Add(command, message, "Connection", kPriorityFlags);
   }
+}
+
+void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
+                    CallerFlags& flags) {
+  AddCallerFields(command, message, fields);
   command.add_option("--timeout", flags.timeout_seconds, "Give up after so many seconds; default: never")
       ->check(NumberAboveZero("--timeout"))
       ->type_name("SECONDS")

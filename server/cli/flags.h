@@ -21,6 +21,12 @@ enum class InProcess : uint8_t { kAllowed, kServerOnly };
 /// --server, and with kAllowed --model and the engine's options.
 void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& connection);
 
+/// --timeout of commands whose calls are no streams.
+void AddUnaryTimeoutFlag(CLI::App& command, Connection& connection);
+
+/// --namespace and, where the request has one, --priority, among its `fields`.
+void AddCallerFields(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields);
+
 /// Who calls, for all requests.
 struct CallerFlags {
   std::optional<double> timeout_seconds;
@@ -29,7 +35,7 @@ struct CallerFlags {
   /// What became of a call with that deadline; where it was too late, with the flag that set it.
   absl::Status Explain(const absl::Status& status) const;
 };
-/// --namespace and, where the request has one, --priority, among its `fields`; and --timeout.
+/// AddCallerFields; and --timeout, of streams.
 void AddCallerFlags(CLI::App& command, const google::protobuf::Descriptor& message, FieldFlags& fields,
                     CallerFlags& flags);
 

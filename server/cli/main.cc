@@ -24,11 +24,15 @@ absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, C
                                                  Terminal& terminal) {
   if (connection.engine_options.model_path.empty()) {
     const char* api_key = std::getenv("KVBLEND_API_KEY");
-    return kvblend::server::MakeGrpcCalls({.address = connection.server,
-                                           .api_key = api_key == nullptr ? "" : api_key,
-                                           .tls_ca_path = connection.tls_ca_path,
-                                           .tls_certificate_path = connection.tls_client_certificate_path,
-                                           .tls_key_path = connection.tls_client_key_path});
+    kvblend::server::GrpcTarget target{.address = connection.server,
+                                       .api_key = api_key == nullptr ? "" : api_key,
+                                       .tls_ca_path = connection.tls_ca_path,
+                                       .tls_certificate_path = connection.tls_client_certificate_path,
+                                       .tls_key_path = connection.tls_client_key_path};
+    if (connection.unary_timeout_seconds) {
+      target.unary_timeout = absl::Seconds(*connection.unary_timeout_seconds);
+    }
+    return kvblend::server::MakeGrpcCalls(target);
   }
   ProgressBar bar(terminal, "Loading the model");
   const auto on_load = [&bar](int64_t done_bytes, int64_t total_bytes) {

@@ -1,6 +1,5 @@
 #include "server/grpc/grpc_calls.h"
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <utility>
@@ -9,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "google/protobuf/empty.pb.h"
@@ -24,13 +24,14 @@
 namespace kvblend::server {
 namespace {
 
-// Unary calls only look things up; a server that needs longer for that hangs.
-constexpr std::chrono::seconds kUnaryTimeout{30};
-
 absl::Status Explain(const std::string& address, const grpc::Status& status) {
   const absl::Status converted = FromGrpcStatus(status);
   if (!absl::IsUnavailable(converted)) return converted;
   return absl::UnavailableError(absl::StrCat("server ", address, ": ", converted.message()));
+}
+
+void SetDeadline(absl::Time deadline, grpc::ClientContext& context) {
+  if (deadline != absl::InfiniteFuture()) context.set_deadline(absl::ToChronoTime(deadline));
 }
 
 void ShowKey(const std::string& api_key, grpc::ClientContext& context) {
@@ -74,7 +75,7 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
   static std::shared_ptr<RequestHandle> Run(std::shared_ptr<StreamReader> reader, const std::string& api_key,
                                             absl::Time deadline, Start start) {
     ShowKey(api_key, reader->context_);
-    if (deadline != absl::InfiniteFuture()) reader->context_.set_deadline(absl::ToChronoTime(deadline));
+    SetDeadline(deadline, reader->context_);
     reader->self_ = reader;
     start(&reader->context_, &reader->request_, reader.get());
     reader->StartRead(&reader->event_);
@@ -116,6 +117,7 @@ class GrpcCalls : public Calls {
   GrpcCalls(const GrpcTarget& target, const std::shared_ptr<grpc::ChannelCredentials>& credentials)
       : address_(target.address),
         api_key_(target.api_key),
+        unary_timeout_(target.unary_timeout),
         channel_(MakeChannel(target.address, credentials)) {}
 
   Started Generate(v1::GenerateRequest request, const CallerContext& caller,
@@ -135,28 +137,28 @@ class GrpcCalls : public Calls {
   }
 
   absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::Split, request);
+    return Unary("Split", *chunks_, &v1::Chunks::Stub::Split, request);
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::Prefetch, request);
+    return Unary("Prefetch", *chunks_, &v1::Chunks::Stub::Prefetch, request);
   }
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::Stat, request);
+    return Unary("Stat", *chunks_, &v1::Chunks::Stub::Stat, request);
   }
   absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::List, request);
+    return Unary("List", *chunks_, &v1::Chunks::Stub::List, request);
   }
   absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::Delete, request);
+    return Unary("Delete", *chunks_, &v1::Chunks::Stub::Delete, request);
   }
   absl::StatusOr<v1::PinChunksResponse> Pin(v1::PinChunksRequest request) override {
-    return Unary(*chunks_, &v1::Chunks::Stub::Pin, request);
+    return Unary("Pin", *chunks_, &v1::Chunks::Stub::Pin, request);
   }
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
-    return Unary(*admin_, &v1::Admin::Stub::GetInfo, request);
+    return Unary("GetInfo", *admin_, &v1::Admin::Stub::GetInfo, request);
   }
   absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
-    return Unary(*admin_, &v1::Admin::Stub::UpdateCorrection, request);
+    return Unary("UpdateCorrection", *admin_, &v1::Admin::Stub::UpdateCorrection, request);
   }
 
   // The messages of grpc.health.v1 are not packaged for C++; on the wire an empty request asks about the
@@ -168,7 +170,7 @@ class GrpcCalls : public Calls {
     google::protobuf::Int32Value response;
     grpc::TemplatedGenericStub<google::protobuf::Empty, google::protobuf::Int32Value> health(channel_);
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+    SetDeadline(absl::Now() + unary_timeout_, context);
     grpc::Status result;
     absl::Notification done;
     health.UnaryCall(&context, kMethod, grpc::StubOptions(), &request, &response, [&](grpc::Status status) {
@@ -176,7 +178,7 @@ class GrpcCalls : public Calls {
       done.Notify();
     });
     done.WaitForNotification();
-    KVBLEND_RETURN_IF_ERROR(Explain(address_, result));
+    KVBLEND_RETURN_IF_ERROR(ExplainUnary("Check", result));
     if (response.value() == kServing) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrCat("server ", address_, " is not serving: starting or shutting down"));
@@ -198,20 +200,29 @@ class GrpcCalls : public Calls {
                        caller.deadline, start);
   }
 
+  absl::Status ExplainUnary(const char* name, const grpc::Status& status) const {
+    const absl::Status explained = Explain(address_, status);
+    if (!absl::IsDeadlineExceeded(explained)) return explained;
+    return absl::DeadlineExceededError(absl::StrCat("server ", address_, " has not answered ", name,
+                                                    " within ", absl::FormatDuration(unary_timeout_), ": ",
+                                                    explained.message()));
+  }
+
   template <typename Stub, typename Request, typename Response>
-  absl::StatusOr<Response> Unary(Stub& stub,
+  absl::StatusOr<Response> Unary(const char* name, Stub& stub,
                                  grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*),
                                  const Request& request) {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + kUnaryTimeout);
+    SetDeadline(absl::Now() + unary_timeout_, context);
     ShowKey(api_key_, context);
     Response response;
-    KVBLEND_RETURN_IF_ERROR(Explain(address_, (stub.*call)(&context, request, &response)));
+    KVBLEND_RETURN_IF_ERROR(ExplainUnary(name, (stub.*call)(&context, request, &response)));
     return response;
   }
 
   const std::string address_;
   const std::string api_key_;
+  const absl::Duration unary_timeout_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Inference::Stub> inference_ = v1::Inference::NewStub(channel_);
   const std::unique_ptr<v1::Chunks::Stub> chunks_ = v1::Chunks::NewStub(channel_);

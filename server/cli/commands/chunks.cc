@@ -194,6 +194,7 @@ Command<KeyFlags> AddKeyCommand(CLI::App& parent, CommandContext& context, const
                                 absl::Status (*run)(const KeyFlags&, CommandContext&)) {
   const Command<KeyFlags> command = AddCommand(parent, context, name, help, "", run);
   AddConnectionFlags(command.app, InProcess::kServerOnly, command.flags.connection);
+  AddUnaryTimeoutFlag(command.app, command.flags.connection);
   command.app.add_option("--namespace", command.flags.tenant_namespace, "Namespace of the chunks")
       ->type_name("NAME")
       ->group("Connection");

@@ -26,7 +26,6 @@ constexpr FieldFlag kPrefetchFlags[] = {
 
 struct PrefetchFlags {
   Connection connection;
-  CallerFlags caller;
   FieldFlags fields;  // of v1::PrefetchChunksRequest
   ChunkTextFlags texts;
   bool json = false;
@@ -62,7 +61,8 @@ void AddChunksPrefetchCommand(CLI::App& chunks, CommandContext& context) {
       kChunksPrefetchExamples, Run);
   AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   const google::protobuf::Descriptor& message = *v1::PrefetchChunksRequest::descriptor();
-  AddCallerFlags(command, message, flags.fields, flags.caller);
+  AddCallerFields(command, message, flags.fields);
+  AddUnaryTimeoutFlag(command, flags.connection);
   AddChunkTextFlags(command, message, flags.fields, flags.texts);
   flags.fields.Add(command, message, "Options", kPrefetchFlags);
   command.add_flag("--json", flags.json, "One JSON object per chunk");

@@ -29,6 +29,7 @@ void AddHealthCommand(CLI::App& root, CommandContext& context) {
       root, context, "health", "Whether a server accepts requests, asked by grpc.health.v1", kHealthExamples,
       Run);
   AddConnectionFlags(command, InProcess::kServerOnly, connection);
+  AddUnaryTimeoutFlag(command, connection);
 }
 
 }  // namespace kvblend::server::cli

@@ -28,6 +28,20 @@ TEST_F(CommandsTest, TooLateNamesTheTimeout) {
   }
 }
 
+TEST_F(CommandsTest, CallsThatAreNoStreamsHaveATimeoutToo) {
+  const std::string text = File("a.txt", "text");
+  for (const std::string& line :
+       std::vector<std::string>{"chunks prefetch " + text, "chunks list", "chunks stat k", "chunks rm k",
+                                "chunks pin k", "health"}) {
+    RunLine(line);
+    EXPECT_EQ(connection_.unary_timeout_seconds, std::nullopt) << line;
+    RunLine(line + " --timeout 0.5");
+    EXPECT_EQ(connection_.unary_timeout_seconds, 0.5) << line;
+    EXPECT_EQ(RunLine(line + " --timeout 0"), 2) << line;
+    EXPECT_THAT(Err(), HasSubstr("--timeout")) << line;
+  }
+}
+
 TEST_F(CommandsTest, TextsAreUtf8AndChunksNotEmpty) {
   const std::string bad = File("bad.txt", "caf\xE9 au lait");
   const std::string empty = File("empty.txt", "");

@@ -115,8 +115,11 @@ class FakeChunks : public v1::Chunks::Service {
     response->add_missing_keys(request->keys(0));
     return grpc::Status::OK;
   }
-  grpc::Status Prefetch(grpc::ServerContext*, const v1::PrefetchChunksRequest* request,
+  grpc::Status Prefetch(grpc::ServerContext* context, const v1::PrefetchChunksRequest* request,
                         v1::PrefetchChunksResponse* response) override {
+    if (request->chunks(0) == "wait") {
+      while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    }
     response->add_chunks()->set_key(request->chunks(0));
     return grpc::Status::OK;
   }
@@ -278,6 +281,15 @@ TEST_F(GrpcCallsTest, AFileThatIsNoPemIsNamedAndNotTheServer) {
   EXPECT_EQ(calls.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(calls.status().message()),
               HasSubstr("--tls-ca is '/proc/self/stat'; allowed: a file in PEM form"));
+}
+
+TEST_F(GrpcCallsTest, ACallThatTakesTooLongIsNamedWithTheTimeThatItHad) {
+  const auto calls = MakeGrpcCalls({.address = address_, .unary_timeout = absl::Milliseconds(20)}).value();
+  v1::PrefetchChunksRequest request;
+  request.add_chunks("wait");
+  const absl::Status status = calls->Prefetch(request).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(address_ + " has not answered Prefetch within 20ms"));
 }
 
 TEST_F(GrpcCallsTest, AServerThatIsNotThereIsUnavailableAndNamed) {
