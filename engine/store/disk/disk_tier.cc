@@ -77,10 +77,7 @@ DiskTier::~DiskTier() = default;
 absl::Status DiskTier::Start() {
   KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, options_.path));
   KVBLEND_ASSIGN_OR_RETURN(lock_, fs_.Lock(paths_.Lock(), absl::StrCat("process ", getpid())));
-  for (const std::string& folder : {paths_.Entries(), paths_.Temporary(), paths_.Quarantine()}) {
-    KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, folder));
-  }
-  KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(options_.path));
+  KVBLEND_RETURN_IF_ERROR(MakeOwnFolders());
   // It may have been made by a process that died before it synced it. Who may not read the folder above
   // can't.
   const absl::Status above = fs_.SyncFolder(FolderAbove(options_.path));
@@ -130,6 +127,13 @@ absl::Status DiskTier::Start() {
   return absl::OkStatus();
 }
 
+absl::Status DiskTier::MakeOwnFolders() {
+  for (const std::string& folder : {paths_.Entries(), paths_.Temporary(), paths_.Quarantine()}) {
+    KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, folder));
+  }
+  return fs_.SyncFolder(options_.path);
+}
+
 // --- writing
 
 absl::Status DiskTier::Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) {
@@ -171,6 +175,10 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
     Delete(*victims);
     status = MakeRoomOnDisk(bytes);
     if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
+    if (absl::IsNotFound(status)) {
+      status = MakeFoldersAnew();
+      if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
+    }
     absl::MutexLock lock(&mutex_);
     index_.EndReservation(address.tenant_namespace, bytes);
     if (status.ok()) {
@@ -229,6 +237,28 @@ absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
   return absl::ResourceExhaustedError(absl::StrCat(
       options_.path, ": writing ", bytes, " bytes would leave ", options_.min_free_bytes - missing,
       " bytes of the disk free; ", "at least ", options_.min_free_bytes, " must stay free"));
+}
+
+absl::Status DiskTier::MakeFoldersAnew() {
+  // Another disk, or none, may be mounted here now, or another server has made the folder its own.
+  if (!lock_->InPlace()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(paths_.Lock(),
+                     ": was removed or replaced, so the folder may be another one; allowed: the file that "
+                     "this server locked at its start"));
+  }
+  files_.ForgetFolders();
+  const absl::Status made = fs_.MakeFolder(paths_.Entries());
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  if (made.ok()) {
+    absl::MutexLock lock(&mutex_);
+    for (const ChunkInfo& gone : index_.List(kAllNamespaces, std::nullopt, index_.size())) {
+      if (index_.IsClaimed(gone.key)) continue;
+      index_.Erase(*index_.Find(gone.key));
+      ++stats_.vanished;
+    }
+  }
+  return MakeOwnFolders();
 }
 
 void DiskTier::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {

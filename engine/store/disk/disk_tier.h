@@ -112,10 +112,14 @@ class DiskTier final : public LowerTier {
 
   explicit DiskTier(Options options);
   absl::Status Start();
+  absl::Status MakeOwnFolders();
 
   // Writing.
   absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
   absl::Status MakeRoomOnDisk(int64_t bytes);
+  /// For when somebody has removed folders under the tier: makes them anew, and forgets the entries that went
+  /// with them. kFailedPrecondition: the folder is no longer the one that was opened.
+  absl::Status MakeFoldersAnew();
   /// Tells the listener of them, and removes their files.
   void Delete(const std::vector<Index::Victim>& victims);
 

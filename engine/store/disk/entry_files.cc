@@ -130,6 +130,11 @@ absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
   return absl::OkStatus();
 }
 
+void EntryFiles::ForgetFolders() {
+  absl::MutexLock lock(&mutex_);
+  durable_folders_.clear();
+}
+
 absl::Status EntryFiles::SetPinned(const ChunkKey& key, bool pinned) {
   const std::string path = paths_.Pin(key);
   absl::Status status;
@@ -165,6 +170,7 @@ absl::Status EntryFiles::Erase(const ChunkKey& key) {
   absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
   if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
   if (status.ok()) status = fs_.SyncFolder(paths_.Folder(key));
+  if (absl::IsNotFound(status)) return absl::OkStatus();  // somebody has removed the folder with all in it
   if (!status.ok()) ++delete_failures_;
   return status;
 }

@@ -38,6 +38,8 @@ class EntryFiles {
   absl::Status Write(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
   /// Makes sure that what is in the folder of an entry's file is durable.
   absl::Status MakeFolderDurable(const ChunkKey& key);
+  /// Takes nothing for durable that was: somebody else has removed folders.
+  void ForgetFolders();
 
   struct OpenFile {
     std::unique_ptr<File> file;

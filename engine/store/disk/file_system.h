@@ -57,6 +57,9 @@ enum class OpenMode : uint8_t {
 class FileLock {
  public:
   virtual ~FileLock() = default;
+  /// Whether the file that it was taken by still has its name. Where it was removed, or another stands there,
+  /// somebody else may take the lock.
+  virtual bool InPlace() const { return true; }
 };
 
 struct FolderItem {

@@ -108,10 +108,17 @@ class PosixFile final : public File {
 
 class PosixLock final : public FileLock {
  public:
-  explicit PosixLock(Descriptor fd) : fd_(std::move(fd)) {}
+  PosixLock(Descriptor fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
+
+  bool InPlace() const override {
+    struct stat own, named;
+    return fstat(fd_.get(), &own) == 0 && lstat(path_.c_str(), &named) == 0 && own.st_dev == named.st_dev &&
+           own.st_ino == named.st_ino;
+  }
 
  private:
   const Descriptor fd_;  // closing it gives the lock back
+  const std::string path_;
 };
 
 class Posix final : public FileSystem {
@@ -192,7 +199,7 @@ class Posix final : public FileSystem {
       [[maybe_unused]] const ssize_t written =
           Retry([&] { return pwrite(fd.get(), owner.data(), owner.size(), 0); });
     }
-    return std::make_unique<PosixLock>(std::move(fd));
+    return std::make_unique<PosixLock>(std::move(fd), path);
   }
 };
 
