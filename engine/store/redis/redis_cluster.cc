@@ -61,6 +61,11 @@ std::shared_ptr<RedisNode> ClusterClient::NodeAt(const Endpoint& endpoint) const
   return found == masters.end() ? nullptr : routing_->nodes[found - masters.begin()];
 }
 
+uint64_t ClusterClient::PeriodOf(const std::string& key) const {
+  const std::shared_ptr<RedisNode> node = NodeOf(SlotOf(key));
+  return node == nullptr ? 0 : node->period();
+}
+
 absl::Status ClusterClient::Submit(std::unique_ptr<Command> command) {
   const std::shared_ptr<RedisNode> node = NodeOf(command->slot);
   absl::Status status =

@@ -82,6 +82,10 @@ class ClusterClient final : private NodeObserver {
   /// As RedisNode::Cancel.
   void Cancel(uint64_t id);
 
+  /// Of the node with this key, RedisNode::period; 0: there is none. As long as it is the same, what was there is
+  /// lost at most to eviction and to commands of others.
+  uint64_t PeriodOf(const std::string& key) const;
+
   /// Waits until what is known of the nodes is as wanted. False: not by `deadline` (real time).
   bool AwaitStats(const std::function<bool(const ClusterStats&)>& wanted, absl::Time deadline) const;
   /// All nodes work, and there is one for every slot.
@@ -100,6 +104,7 @@ class ClusterClient final : private NodeObserver {
   void Finish(std::unique_ptr<Command> command, absl::StatusOr<Reply> reply, const Endpoint& from) override;
   void StateChanged() override;
   void ConnectionFailed(const absl::Status& status) override;
+  uint64_t NewPeriod() override { return next_period_.fetch_add(1, std::memory_order_relaxed); }
 
   void Count(int64_t ClusterCounters::*counter);
   std::shared_ptr<RedisNode> NodeOf(int32_t slot) const;
@@ -126,6 +131,7 @@ class ClusterClient final : private NodeObserver {
   mutable absl::Mutex counters_mutex_;
   ClusterCounters counters_ ABSL_GUARDED_BY(counters_mutex_);  // breaker_opens is counted by the nodes
   std::atomic<uint64_t> next_id_{1};
+  std::atomic<uint64_t> next_period_{1};
 
   std::thread refresher_;
 };

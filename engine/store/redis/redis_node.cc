@@ -27,6 +27,7 @@ RedisNode::RedisNode(Endpoint endpoint, const NodeOptions& options, Transport& t
       transport_(transport),
       observer_(observer),
       breaker_(endpoint_.ToString(), options.breaker),
+      period_(observer.NewPeriod()),
       random_(std::random_device()()) {
   for (int32_t i = 0; i < options_.read_connections; ++i) threads_.emplace_back([this] { Run(Lane::kRead); });
   threads_.emplace_back([this] { Run(Lane::kWrite); });
@@ -101,6 +102,11 @@ NodeStats RedisNode::stats() const {
   return stats;
 }
 
+uint64_t RedisNode::period() const {
+  absl::MutexLock lock(&mutex_);
+  return period_;
+}
+
 // --- connections
 
 std::optional<int64_t> RedisNode::AwaitTurn(absl::Time not_before) {
@@ -134,6 +140,7 @@ void RedisNode::Fail(const absl::Status& status, Lane lane, std::vector<std::uni
     // Before anybody hears of it: whoever asks again is refused at once.
     breaker_.Failed(options_.now(), status, std::uniform_real_distribution<double>(0, 1)(random_));
     ++num_failures_;
+    period_ = observer_.NewPeriod();
     if (was_connected) --lanes_[static_cast<size_t>(lane)].connections;
     waiting = TakeAllWaiting();
   }

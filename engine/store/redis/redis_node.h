@@ -80,7 +80,7 @@ struct NodeStats {
   int32_t connections = 0;
 };
 
-/// What nodes tell who made them. Called with no lock of the node held, on its threads.
+/// What nodes tell who made them. Called with no lock of the node held, on its threads, but for NewPeriod.
 class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
@@ -90,6 +90,8 @@ class NodeObserver {
   virtual void StateChanged() = 0;
   /// A connection ended: kDeadlineExceeded, kDataLoss, kUnavailable.
   virtual void ConnectionFailed(const absl::Status& status) = 0;
+  /// Another number each time; for RedisNode::period. Calls nothing.
+  virtual uint64_t NewPeriod() = 0;
 };
 
 /// Sends commands one behind the other without waiting for replies, as many as may be in flight. A connection
@@ -113,6 +115,8 @@ class RedisNode {
 
   const Endpoint& endpoint() const { return endpoint_; }
   NodeStats stats() const;
+  /// Another one after every failure, and of every node: in the same period the server was not restarted.
+  uint64_t period() const;
 
  private:
   using Place = std::pair<CommandPriority, uint64_t>;
@@ -148,6 +152,7 @@ class RedisNode {
   absl::flat_hash_map<uint64_t, std::pair<Lane, Place>> by_id_ ABSL_GUARDED_BY(mutex_);  // of waiting ones
   uint64_t next_place_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t num_failures_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t period_ ABSL_GUARDED_BY(mutex_);
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::minstd_rand random_ ABSL_GUARDED_BY(mutex_);
 

@@ -84,9 +84,9 @@ RedisTier::~RedisTier() = default;
 
 // --- what is known here
 
-void RedisTier::Remember(const ChunkKey& key, absl::Duration left) {
+void RedisTier::Remember(const ChunkKey& key, absl::Duration left, uint64_t period) {
   absl::MutexLock lock(&mutex_);
-  known_.Insert(key, options_.now() + std::min(left * 0.9, kRemember));
+  known_.Insert(key, {options_.now() + std::min(left * 0.9, kRemember), period});
 }
 
 void RedisTier::Forget(const ChunkKey& key) {
@@ -95,9 +95,10 @@ void RedisTier::Forget(const ChunkKey& key) {
 }
 
 bool RedisTier::Contains(const ChunkKey& key) const {
+  const uint64_t period = PeriodOf(key);
   absl::MutexLock lock(&mutex_);
-  const absl::Time* until = known_.Find(key);
-  return until != nullptr && *until > options_.now();
+  const Known* known = known_.Find(key);
+  return known != nullptr && known->until > options_.now() && known->period == period;
 }
 
 bool RedisTier::IsToBeErased(const ChunkAddress& address) const {
@@ -127,6 +128,7 @@ absl::Status RedisTier::Put(const ChunkAddress& address, const ChunkKv& kv, cons
 absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& kv,
                                     const PutOptions& options) {
   using Presence = redis::EntryWriter::Presence;
+  const uint64_t period = PeriodOf(address.key);
   KVBLEND_ASSIGN_OR_RETURN(const Presence presence, writer_.Find(address.key, kv));
   bool is_whole = presence == Presence::kWhole;
   if (is_whole) {
@@ -136,7 +138,8 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
     if (is_whole) ++stats_.duplicate_puts;
   }
   if (is_whole) {
-    Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) / 2 : absl::InfiniteDuration());
+    Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) / 2 : absl::InfiniteDuration(),
+             period);
     return absl::OkStatus();
   }
   const EntryHeader header = HeaderOf(address, kv, options, options_.now());
@@ -147,7 +150,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
     Remove(address);  // what is not found is not kept either
     return status;
   }
-  Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration());
+  Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration(), period);
   {
     absl::MutexLock lock(&mutex_);
     pending_erasures_.Erase(address.key);
@@ -198,6 +201,8 @@ bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found
 std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntries(
     absl::Span<const ChunkKey> keys, absl::Time deadline) {
   const absl::Time begin = options_.now();
+  std::vector<uint64_t> periods;
+  for (const ChunkKey& key : keys) periods.push_back(PeriodOf(key));
   std::vector<redis::FoundHeader> headers =
       redis::ReadHeaders(*cluster_, keys, std::min(deadline, begin + options_.budget));
   std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> opened;
@@ -218,7 +223,7 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
       opened.emplace_back(header.status());
       continue;
     }
-    Remember(key, time_left.value_or(absl::InfiniteDuration()));
+    Remember(key, time_left.value_or(absl::InfiniteDuration()), periods[i]);
     if (ttl_seconds_ > 0 && time_left.has_value() && *time_left < absl::Seconds(ttl_seconds_) / 2) {
       writer_.RefreshTtl(key, header->address.format.num_layers);
       content_.RefreshTtl(header->address.content_key);

@@ -45,6 +45,7 @@
 #include "engine/store/redis/known_keys.h"
 #include "engine/store/redis/redis_cluster.h"
 #include "engine/store/redis/redis_entry.h"
+#include "engine/store/redis/redis_keys.h"
 #include "engine/store/redis/redis_tier_stats.h"
 #include "engine/store/redis/transport.h"
 
@@ -97,7 +98,7 @@ class RedisTier final : public LowerTier {
 
   // --- for operators, and placement -----------------------------------------------------------------------
 
-  /// What this process has found or put there in the last minutes; asks nobody.
+  /// What this process has found or put there in the last minutes, since when its node has not failed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
@@ -128,14 +129,20 @@ class RedisTier final : public LowerTier {
   /// Not waited for.
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
-  void Remember(const ChunkKey& key, absl::Duration left);
+  /// `period`: of the node, from before it told or was told.
+  void Remember(const ChunkKey& key, absl::Duration left, uint64_t period);
+  uint64_t PeriodOf(const ChunkKey& key) const { return cluster_->PeriodOf(redis::EntryKeys(key).Header()); }
   bool IsToBeErased(const ChunkAddress& address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
   const int64_t ttl_seconds_;  // 0: for ever
 
   mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
-  redis::KnownKeys<absl::Time> known_ ABSL_GUARDED_BY(mutex_);  // there, until then
+  struct Known {
+    absl::Time until;
+    uint64_t period;  // a node that was away may have been restarted, and Redis keeps nothing
+  };
+  redis::KnownKeys<Known> known_ ABSL_GUARDED_BY(mutex_);  // there
   /// Those that were to be erased, but could not be: misses, until they can. With the namespace that the
   /// entry must be of.
   redis::KnownKeys<std::optional<std::string>> pending_erasures_ ABSL_GUARDED_BY(mutex_);

@@ -228,6 +228,38 @@ TEST_F(RedisTierFaultsTest, UnderRandomFaultsNothingWrongIsServed) {
   }
 }
 
+TEST_F(RedisTierFaultsTest, WhatANodeHeldThatWasAwayIsOfferedAgain) {
+  const auto tier = OpenTier();
+  const ChunkAddress address = SmallAddress(1);
+  ChunkAddress elsewhere = address;
+  const int32_t node = redis_.NodeOf(KeysOf(address)[0]);
+  for (int32_t i = 2; redis_.NodeOf(KeysOf(elsewhere)[0]) == node; ++i) elsewhere = SmallAddress(i);
+  ASSERT_TRUE(Put(*tier, address).ok());
+  ASSERT_TRUE(Put(*tier, elsewhere).ok());
+  ASSERT_TRUE(tier->Contains(address.key));
+
+  redis_.Kill(node);
+  EXPECT_FALSE(OpenNow(*tier, address.key).ok());
+  EXPECT_FALSE(tier->Contains(address.key));
+  EXPECT_TRUE(tier->Contains(elsewhere.key)) << "its node has not failed";
+  for (const std::string& key : KeysOf(address)) redis_.Erase(key);
+  redis_.Revive(node);
+  Recover(*tier);
+  EXPECT_FALSE(tier->Contains(address.key));
+  ASSERT_TRUE(Put(*tier, address).ok());
+  EXPECT_TRUE(tier->Contains(address.key));
+  EXPECT_EQ(NumKeysOf(address), 5);
+
+  // What is still there is not written again.
+  redis_.Kill(node);
+  EXPECT_FALSE(OpenNow(*tier, address.key).ok());
+  redis_.Revive(node);
+  Recover(*tier);
+  ASSERT_TRUE(Put(*tier, address).ok());
+  EXPECT_TRUE(tier->Contains(address.key));
+  EXPECT_EQ(tier->Stats().puts, 3);
+}
+
 TEST_F(RedisTierFaultsTest, ANodeIsAskedAgainThoughTheClockWasSetBack) {
   const auto tier = OpenTier();
   const int32_t node = redis_.NodeOf(KeysOf(SmallAddress(1))[0]);
