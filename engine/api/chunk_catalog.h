@@ -21,7 +21,7 @@ class ChunkCatalog {
 
   virtual ~ChunkCatalog() = default;
 
-  /// kNotFound. Does not count as a hit, and leaves the order of eviction as it is.
+  /// kNotFound: no such entry. Does not count as a hit, and leaves the order of eviction as it is.
   virtual absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
 
   /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
@@ -36,14 +36,15 @@ class ChunkCatalog {
   /// Erases everything. Returns the number of entries erased.
   virtual int64_t Clear(NamespaceFilter filter) = 0;
 
-  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound. kResourceExhausted: limit
-  /// of pinned bytes.
+  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound: no such entry. kResourceExhausted: it would
+  /// go beyond the limit of pinned bytes.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
 
-  /// How many bytes (above 0) these namespaces may fill in memory, and on disk, from now on; others as many as before any call
-  /// of this. Whoever has more gives up what is idle at once, and for what comes gives up its own; what is pinned or in use
-  /// counts and stays, and a chunk that does not fit beside that is refused with kResourceExhausted.
+  /// Sets how many bytes (above 0) each of these namespaces may fill in memory, and as many on disk. Replaces what an earlier
+  /// call set: namespaces that are not named get their shares back (EngineOptions::namespace_quotas). A namespace above its
+  /// limit gives up idle entries at once, and entries of its own for new ones. Entries that are pinned or in use count and stay;
+  /// a chunk that does not fit beside them is refused with kResourceExhausted.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& bytes) = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the store tells about its entries: plain data.
+// What the chunk store reports about its entries: plain data.
 //
 // Units: *_tokens tokens, *_bytes and bytes bytes, *_seconds seconds.
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace kvblend {
 
-/// One tenant's namespace (which may be "") or, when empty, all of them.
+/// One tenant's namespace, which may be ""; or kAllNamespaces.
 using NamespaceFilter = std::optional<std::string_view>;
 inline constexpr NamespaceFilter kAllNamespaces = std::nullopt;
 

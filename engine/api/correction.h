@@ -1,4 +1,5 @@
-// The learned correction of stored KV (docs/algorithm.md, "Learned corrections") as clients see and steer it.
+// The learned correction of stored KV (docs/algorithm.md, "Learned corrections") as clients see and
+// control it.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ enum class LearningState : uint8_t {
 };
 
 enum class CorrectionAction : uint8_t {
-  kShow,    // nothing
-  kFreeze,  // learn no more
+  kShow,    // change nothing
+  kFreeze,  // learn no more; what is in force stays
   kLearn,   // go on learning
   kReset,  // forget what was learned; the correction that the engine was started with, if any, is in force again
 };
@@ -23,30 +24,30 @@ enum class CorrectionAction : uint8_t {
 struct CorrectionStats {
   std::string version = {};  // of the correction in force; empty: none
   LearningState learning = LearningState::kOff;
-  bool learned = false;  // the one in force was learned while serving
+  bool learned = false;  // whether it was learned while serving, rather than read from a file at the start
 
   // What was learned from so far, restarts included.
-  int64_t tokens = 0;            // pairs of stored and fresh KV
-  int64_t fitted_chunks = 0;     // whose pairs are fitted
-  int64_t kept_back_chunks = 0;  // whose pairs judge the fits
+  int64_t tokens = 0;            // tokens of which both stored and fresh KV was seen
+  int64_t fitted_chunks = 0;     // chunks that corrections are fitted to
+  int64_t kept_back_chunks = 0;  // chunks that are kept back, to judge the fits by
 
   // Since start.
-  int64_t fits = 0;            // tried
-  int64_t fits_applied = 0;    // those that were better, and came into force
-  int64_t waiting_chunks = 0;  // now: chunks to learn from that wait
+  int64_t fits = 0;            // fits that were tried
+  int64_t fits_applied = 0;    // fits that were better and came into force
+  int64_t waiting_chunks = 0;  // at this moment: chunks that wait to be learned from
 
-  // What replicas that share chunks tell each other of what they learn from.
-  bool shared = false;            // they do
-  int64_t replicas_found = 0;     // now: others whose moments fits take
-  int64_t replicas_merged = 0;    // whose moments the last fit had
-  int64_t moments_published = 0;  // since start: times that its own moments were left for others
-  int64_t moments_refused = 0;    // since start: of others, because they were damaged, foreign or out of date
-  int64_t sharing_failures = 0;   // since start: times that they could not be written or read
+  // Learning together with other servers (replicas) that share chunks: they exchange moments, which are the sums that fits are
+  // made from (engine/kv/moments_messages.h). Counters are since start.
+  bool shared = false;            // whether moments are exchanged
+  int64_t replicas_found = 0;     // at this moment: other servers whose moments can be used
+  int64_t replicas_merged = 0;    // other servers whose moments were in the last fit
+  int64_t moments_published = 0;  // times that this server published its own
+  int64_t moments_refused = 0;    // moments of others that were damaged, of another model or out of date
+  int64_t sharing_failures = 0;   // times that moments could not be written or read
 
-  // Per layer, of the chunks kept back, those of other replicas in the last fit among them, as of that fit; empty before
-  // there are enough: mean squared deviation of stored KV from what full prefill computes, relative to the latter's mean
-  // square.
-  std::vector<double> deviation_before = {};  // as it is stored
+  // Per layer: mean squared deviation of stored KV from what full prefill computes, relative to the mean square of the latter.
+  // Measured by the last fit on the chunks kept back, those of other servers included; empty before there are enough.
+  std::vector<double> deviation_before = {};  // of KV as it is stored
   std::vector<double> deviation_after = {};   // with the correction in force
 };
 

@@ -27,7 +27,7 @@
 
 namespace kvblend {
 
-/// Receives one Generate request's events in this order: OnPrompt once, OnText any number of times, OnDone
+/// Receives the events of one Generate request in this order: OnPrompt once, OnText any number of times, OnDone
 /// once. After an error only OnDone comes, with that error.
 class GenerateObserver {
  public:
@@ -66,7 +66,7 @@ class RequestHandle {
 
 class Engine {
  public:
-  /// Told by the thread that calls Create, while the model is loaded, how much of its tensors has been read.
+  /// Called while the model is loaded, on the thread that calls Create: how many bytes of its tensors have been read.
   using LoadObserver = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
   /// Loads the model, reserves pages and checks itself. kFailedPrecondition when the self-check fails.
@@ -84,8 +84,8 @@ class Engine {
   virtual absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) = 0;
 
-  /// Finds chunks, and starts bringing those that are only in lower tiers into memory; what is stored nowhere
-  /// is not computed. In the request's order. kInvalidArgument: bad field.
+  /// Finds chunks, and begins to bring into memory those that are only in lower tiers. Chunks that are stored nowhere are not
+  /// computed. Results are in the request's order. kInvalidArgument: bad field.
   virtual absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) = 0;
 
   /// The stored chunks, for operators.
@@ -95,11 +95,11 @@ class Engine {
   /// microseconds per token. kInvalidArgument: bad field.
   virtual absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) = 0;
 
-  /// Number of tokens of a text on its own, as a chunk would have.
+  /// How many tokens a text has on its own, which is how chunks are tokenized.
   virtual absl::StatusOr<int32_t> CountTokens(std::string_view text) = 0;
 
-  /// Steers what is learned of stored KV while serving, and tells how it stands then. May take as long as fitting one
-  /// layer. kFailedPrecondition: to learn where learning is off or cannot be done, to freeze or reset where it is off.
+  /// Controls what is learned of stored KV while serving, and returns the state after that. May take as long as fitting one
+  /// layer. kFailedPrecondition: kLearn where learning is off or not possible; kFreeze or kReset where it is off.
   virtual absl::StatusOr<CorrectionStats> UpdateCorrection(CorrectionAction action) = 0;
 
   virtual const EngineInfo& info() const = 0;
@@ -111,9 +111,9 @@ class Engine {
   virtual absl::Status Drain(absl::Time deadline) = 0;
 };
 
-/// What EngineInfo may have for a model file's fingerprint, without loading it: first that of its own context; with LongRoPE
-/// a context limited to max_context_tokens may be another model's (EngineOptions). kNotFound, kInvalidArgument or
-/// kUnimplemented naming the file.
+/// The values that EngineInfo::model_fingerprint can have for a model file, without loading it. The first one is that of a server
+/// with the model's own context. With LongRoPE there may be a second one, for a shorter context
+/// (EngineOptions::max_context_tokens). kNotFound, kInvalidArgument or kUnimplemented naming the file.
 absl::StatusOr<std::vector<std::string>> ModelFingerprints(const std::string& model_path);
 
 }  // namespace kvblend

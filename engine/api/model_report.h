@@ -18,7 +18,7 @@ struct TensorTypeReport {
   int64_t bytes = 0;  // in the file
 };
 
-/// Numbers that a file does not give are 0.
+/// Numbers that the file does not state are 0.
 struct ModelReport {
   std::string path;
   std::string name;          // general.name; may be empty
@@ -31,24 +31,26 @@ struct ModelReport {
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   int64_t vocabulary = 0;
-  int64_t context_tokens = 0;           // that the model was made for
+  int64_t context_tokens = 0;           // the longest context that the model was made for
   std::vector<TensorTypeReport> types;  // most bytes first
   std::string tokenizer;                // "gpt2 (smollm)", "tokenizer.json"; empty: none
   bool has_chat_template = false;
-  std::string chat_format;  // its name, "template" where it has none; empty: none can be used
+  std::string
+      chat_format;  // by name, or "template": the model's own, which has no name; empty: none that can be used
 
   int64_t weight_bytes = 0;        // in the memory of the CPU backend, about
   int64_t kv_bytes_per_token = 0;  // 16-bit pages, all layers
   int64_t kv_tokens = 0;           // the context that was asked for
   int64_t kv_bytes = 0;            // of that many tokens
-  /// What is left of that once the prompt is done: layers with windows keep what these see.
+  /// The part of kv_bytes that is needed once the prompt is done: layers with sliding windows keep only what the windows see.
   int64_t answer_kv_bytes = 0;
-  /// Why the engine cannot run it; OK: it can.
+  /// OK: the engine can run the model. Otherwise why not.
   absl::Status runs;
 };
 
 /// Looks at the model file or folder at `path`. Memory is computed for a context of `context_tokens`; 0: the model's
-/// own. `chat_format` is what a server would be given (EngineOptions). kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where it cannot be read at all.
+/// own. `chat_format` is as in EngineOptions. kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where the file cannot be
+/// read at all.
 absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens,
                                          const std::string& chat_format = "auto");
 

@@ -1,5 +1,5 @@
-// Names of the engine's enumerations as clients write and read them: one table for each, from which flags,
-// JSON, errors, metrics and the wire take theirs.
+// The names of the engine's enumerators as clients write and read them: one table for each enumeration, used by flags,
+// JSON, errors, metrics and the wire.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct NamedValue {
 template <typename Enum>
 using NameTable = absl::Span<const NamedValue<Enum>>;
 
-/// All values of the argument's type, in the order of their numbers.
+/// All values of the argument's type with their names, in the order of their numbers. The argument only selects the type.
 NameTable<Policy> NamesOf(Policy);
 NameTable<Reuse> NamesOf(Reuse);
 NameTable<Anchoring> NamesOf(Anchoring);
@@ -44,7 +44,7 @@ concept HasNames = requires(Enum value) {
   NamesOf(value);
 };
 
-/// "query", "hkvd", ... ; "unknown" for a number that is none of the enumeration's.
+/// "query", "hkvd", ... ; "unknown" for a number that is not in the enumeration.
 template <HasNames Enum>
 std::string_view Name(Enum value) {
   for (const auto& [candidate, name] : NamesOf(value)) {

@@ -1,5 +1,5 @@
-// How words about a namespace's share of the chunk store begin: written by the engine, and known again by who must tell a
-// tenant's own limit from sums over all tenants.
+// How errors about a namespace's limit in the chunk store begin. The engine writes them so, and the server recognises them by
+// it: a tenant may be told of its own limit, but not of sums over all tenants.
 #pragma once
 
 #include <string>

@@ -42,24 +42,25 @@ enum class Anchoring : uint8_t {
   kIsolated,  // by itself from position 0, as CacheBlend publishes it
 };
 
-/// Whose turn comes first where there is not time for all; engine/schedule/scheduler.h has the rules.
+/// Whose turn comes first when the engine is busy; engine/schedule/scheduler.h has the rules.
 enum class Priority : uint8_t { kNormal, kHigh, kLow };
 
+/// Policy hkvd: whether the deviation of V or of K is measured.
 enum class DeviationSource : uint8_t { kValue, kKey };
 
 /// Who sets the share of tokens that is recomputed.
 enum class RatioMode : uint8_t {
   kFixed,  // the request, or the engine's default
-  kAuto,   // the loading controller: as many as loading hides; docs/algorithm.md
+  kAuto,   // the loading controller: as many as can be recomputed while stored KV is read; docs/algorithm.md
 };
 
-/// The ratio unless a request says otherwise. Each share in [0, 1].
+/// The ratio of requests that do not set it. Each share is in [0, 1].
 struct RatioOptions {
   RatioMode mode = RatioMode::kFixed;
-  double ratio = 0.15;  // with kFixed; with kAuto too, within its bounds, until enough has been measured
+  double ratio = 0.15;  // kFixed; with kAuto, within its bounds, until enough has been measured
   double min = 0.15;    // kAuto: the floor that keeps quality
-  double max = 0.5;     // kAuto; at least min
-  // Where these come to fewer tokens, so many of those that there are, unless the ratio is 0 or a request gives a share; >= 0
+  double max = 0.5;     // kAuto: the ceiling; at least min
+  // At least so many tokens are recomputed (or all, if there are fewer), unless the ratio is 0 or the request gives a share; >= 0
   int32_t min_tokens = 64;
 };
 
@@ -69,8 +70,8 @@ struct BlendOptions {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   Policy policy = Policy::kQuery;
-  // Share of the reused, inexact chunk tokens to recompute; unused by link, none, all. What is not set is the
-  // engine's default, except that a ratio without a mode is kFixed.
+  // Share of the reused, inexact chunk tokens to recompute; not used by link, none and all. Where not set, the engine's
+  // default holds, except that a ratio without a mode is kFixed.
   std::optional<RatioMode> ratio_mode = std::nullopt;
   std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
   std::optional<double> ratio_min = std::nullopt;
@@ -81,10 +82,10 @@ struct BlendOptions {
   int32_t link_tokens = 32;  // link: tokens per chunk, >= 0
   uint64_t random_seed = 0;  // random
   bool store_misses = true;  // compute missing chunks behind the response and store them
-  bool correction = true;    // correct what is reused inexactly, if the engine has learned how
+  bool correction = true;    // apply the learned correction to KV that is reused inexactly, if there is one
   bool explain = false;      // fill PromptReport::explanation
-  bool share_prefix = true;  // begin with pages of a sequence that begins with the same exact tokens
-  // Whose chunks may be reused besides the caller's own, which come first; nothing is stored there. At most
+  bool share_prefix = true;  // share pages with sequences that begin with the same exact tokens
+  // Namespaces whose chunks may be reused besides the caller's own, which come first. Nothing is stored in them. At most
   // kMaxReadNamespaces, each of at most 128 bytes.
   std::vector<std::string> read_namespaces = {};
 
@@ -98,41 +99,42 @@ struct SamplingOptions {
   double top_p = 1.0;               // (0, 1]; 1 = off
   double min_p = 0.0;               // [0, 1]; 0 = off
   double repetition_penalty = 1.0;  // (0, 10]; 1 = off; for tokens of the question and of the answer so far
-  double presence_penalty = 0.0;    // [-2, 2]; taken from the logits of tokens of the answer so far
-  double frequency_penalty = 0.0;   // [-2, 2]; likewise, as often as they are there
-  std::map<int32_t, double> logit_bias = {};  // token id -> what is added, [-100, 100]; up to 1,024
-  uint64_t seed = 0;                          // 0: chosen by the engine and echoed
+  double presence_penalty =
+      0.0;  // [-2, 2]; subtracted from the logit of each token that the answer has so far
+  double frequency_penalty = 0.0;  // [-2, 2]; likewise, once for each time that the token occurs
+  std::map<int32_t, double> logit_bias =
+      {};                         // token id -> what is added to its logit, [-100, 100]; up to 1,024
+  uint64_t seed = 0;              // 0: chosen by the engine and reported
   std::vector<std::string> stop;  // up to 16 strings, none empty; the match is not part of the text
   bool ignore_eos = false;        // generate on past end-of-text tokens, up to max_tokens: for measurements
   int32_t top_logprobs = -1;      // -1: none; 0: of the sampled token; n <= 20: also of the n most likely
-  bool attribution = false;       // fill GenerateResult::attributions; tokens are the same without
+  bool attribution = false;       // fill GenerateResult::attributions; does not change the tokens
 };
 
 enum class Role : uint8_t { kUser, kAssistant };
 
 struct Turn {
   Role role = Role::kUser;
-  std::string text = {};                 // behind the chunks, if there are any
+  std::string text = {};                 // comes after the chunks, if there are any
   std::string lead_in = {};              // of a user: text before the chunks; may be empty
-  std::vector<std::string> chunks = {};  // of a user: what the prompt of this turn had
+  std::vector<std::string> chunks = {};  // of a user: the chunks that the prompt of this turn had
 };
 
-/// What is done with the text of a prompt without chunks, in which a chain may have pasted its passages; engine/prompt/split
-/// has the rules. The prompt is then one with chunks, as if the client had given it so.
+/// Whether passages are looked for in the text of a prompt without chunks, into which a client may have pasted them, and made
+/// chunks, as if the client had sent them as such. engine/prompt/split has the rules.
 enum class PromptSplit : uint8_t {
-  kNone,      // it is one text
-  kStored,    // texts of chunks that the namespace knows become chunks
+  kNone,      // no: the text stays one text
+  kStored,    // the texts of chunks that the namespace knows become chunks
   kPassages,  // paragraphs too, whether they are stored or not
 };
 
 struct Prompt {
-  std::string system_text = {};          // may be empty: the prompt then has no system block
-  std::string lead_in = {};              // text before the chunks inside the user's turn; may be empty
-  std::vector<std::string> chunks = {};  // placed as they are, with nothing in between; may be empty
-  std::string question = {};             // not empty
-  std::vector<Turn> history = {};        // earlier turns, oldest first, between system text and lead-in
-  std::optional<PromptSplit> split =
-      std::nullopt;  // not set: EngineOptions::split_prompts; only without chunks
+  std::string system_text = {};           // may be empty: the prompt then has no system block
+  std::string lead_in = {};               // text before the chunks inside the user's turn; may be empty
+  std::vector<std::string> chunks = {};   // placed as they are, with nothing in between; may be empty
+  std::string question = {};              // not empty
+  std::vector<Turn> history = {};         // earlier turns, oldest first, between system text and lead-in
+  std::optional<PromptSplit> split = {};  // not set: EngineOptions::split_prompts; only without chunks
 };
 
 /// Who asks, and for how long they wait.
@@ -141,8 +143,7 @@ struct Caller {
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
-  std::shared_ptr<RequestTrace> trace =
-      nullptr;  // of Generate and Score: what their time goes to; null: not noted
+  std::shared_ptr<RequestTrace> trace = {};  // Generate and Score note in it where time goes; null: nowhere
 };
 
 struct GenerateRequest {
@@ -165,7 +166,7 @@ struct ScoreRequest {
 
 struct PutChunksRequest {
   Caller caller;
-  std::string system_text;  // the anchor: this and lead_in, as the prompts will have them
+  std::string system_text;  // with lead_in the anchor; both as the prompts will have them
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::vector<std::string> chunks;
@@ -197,7 +198,7 @@ struct SplitDocumentRequest {
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::string text;
-  bool goes_on = false;         // `text` is not all of the document: leave out chunks that need more of it
+  bool goes_on = false;         // more of the document follows `text`: leave out chunks that need it
   int32_t chunk_tokens = 512;   // [16, context - anchor]
   int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
 };
@@ -212,7 +213,7 @@ enum class ChunkSource : uint8_t {
   kBypassed,     // stored, but computed in place: loading it would have taken longer
 };
 
-/// What the parts of a prompt are, in their order.
+/// The parts of a prompt, in their order.
 enum class PromptPart : uint8_t { kSystem, kHistory, kLeadIn, kChunk, kQuestion };
 
 /// What was done with each token of one part of the prompt.
@@ -220,9 +221,10 @@ struct ExplainedSpan {
   PromptPart part = PromptPart::kQuestion;
   int32_t chunk_index = -1;        // into Prompt::chunks; -1 for other parts
   std::vector<std::string> texts;  // what each token adds to the text; together they are the part's text
-  std::vector<int32_t> recomputed = {};  // places in `texts` of what the policy chose, ascending
-  // Per token what the policy chose by: what it brings to the question, attention times the length of its values, summed over
-  // the voting layers; or the deviation of its KV. Empty where it was not measured.
+  std::vector<int32_t> recomputed =
+      {};  // indices into `texts` of the tokens that the policy chose, ascending
+  // Per token, the score that the policy chose by. Policy query: the question's attention to the token times the length of its
+  // values, summed over the voting layers. Policy hkvd: the deviation of its KV. Empty where nothing was measured.
   std::vector<float> scores = {};
 };
 
@@ -235,7 +237,7 @@ struct ChunkReport {
   std::string key;                // hex
 };
 
-/// What had to be read from one tier for a prompt.
+/// What was to be read from one tier for a prompt.
 struct TierRead {
   Tier tier = Tier::kNone;
   int64_t bytes = 0;
@@ -247,16 +249,15 @@ struct LoadingReport {
   RatioMode mode = RatioMode::kFixed;
   double ratio_min = 0;  // kAuto: the bounds
   double ratio_max = 0;
-  double ratio = 0;                      // what the policy was told
+  double ratio = 0;                      // the ratio that the policy was given
   int32_t bypassed_chunks = 0;           // kAuto: computed because loading them would have taken longer
-  bool predicted = false;                // enough had been measured; the figures below are 0 otherwise
+  bool predicted = false;                // enough had been measured to predict; else the figures below are 0
   double predicted_seconds = 0;          // of load, select and prefill together
   double predicted_load_seconds = 0;     // T_load: reading and placing stored KV, nothing computed beside it
   double predicted_compute_seconds = 0;  // T_compute: the passes, with all stored KV in place
   double compute_seconds_per_token = 0;  // what one more recomputed token costs, through all layers
   std::vector<TierRead> reads = {};      // tiers below host memory that the prompt's chunks are read from
-  int64_t skipped_bytes =
-      0;  // of stored KV in layers with sliding windows: nobody sees it, so it was not loaded
+  int64_t skipped_bytes = 0;  // stored KV in layers with sliding windows that no row sees: not loaded
 };
 
 struct PromptReport {
@@ -265,13 +266,13 @@ struct PromptReport {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t prompt_tokens = 0;
-  // The beginning of the prompt, where the engine has kept it since an earlier turn: as the answer saw it. The other counts
-  // below are of what comes behind it.
+  // Tokens at the beginning of the prompt whose KV the engine has kept since an earlier turn, as the answer then saw it. The
+  // counts below are of the tokens after these.
   int32_t kept_tokens = 0;
-  int32_t kept_exact_tokens = 0;  // those of them, the first ones, whose KV is as full prefill would give it
+  int32_t kept_exact_tokens = 0;  // of the kept ones, those at the beginning whose KV is that of full prefill
   int32_t exact_tokens = 0;       // reused exactly (prefix)
   int32_t shared_tokens =
-      0;  // those of the exact ones that were neither loaded nor computed: they are in pages of others
+      0;  // of the exact ones, those in pages of other sequences: neither loaded nor computed
   int32_t reused_tokens = 0;      // reused inexactly and not recomputed
   int32_t recomputed_tokens = 0;  // tokens that were in the store but were recomputed by the policy
   int32_t computed_tokens = 0;    // tokens not taken from the store: misses, bypassed, history, question
@@ -284,52 +285,53 @@ struct PromptReport {
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
-  std::string correction = {};  // version of what corrected the KV reused inexactly; empty: nothing did
+  std::string correction =
+      {};  // version of the correction of KV reused inexactly; empty: it was not corrected
   std::vector<ExplainedSpan> explanation =
-      {};  // with BlendOptions::explain: the parts that have tokens, in order
+      {};  // with BlendOptions::explain: parts that have tokens, in order
 };
 
 struct TokenLogprob {
   int32_t token_id = 0;
   std::string text;    // may hold a part of a UTF-8 character, replaced by U+FFFD
   double logprob = 0;  // natural logarithm, of the model's own distribution (before temperature and filters)
-  std::string bytes;   // the token's, which `text` is made of: those of several may be one character
+  std::string bytes;   // of the token; a character can be made of the bytes of several tokens
 };
 
 struct TextDelta {
   std::string text;  // complete UTF-8 characters; may be empty while a character or stop string is pending
   std::vector<int32_t> token_ids;  // the tokens generated since the last delta
-  int64_t begin_character =
-      0;  // how many of the answer's characters come before these tokens, those held back included
+  // How many characters of the answer come before these tokens, those that are held back included.
+  int64_t begin_character = 0;
   std::vector<TokenLogprob> logprobs;                   // one per token, when asked for
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // per token, most likely first, when asked for
 };
 
 enum class FinishReason : uint8_t { kEndOfText, kStopString, kMaxTokens, kContextFull };
 
-/// How much a token of the answer attends to a chunk: the most that one token of the chunk gets in the layers that look up what was
-/// read, where 1 is what these layers give to what they repeat.
+/// How much a token of the answer attends to a chunk: the largest attention that any token of the chunk gets, in the layers that
+/// look up earlier text, on a scale where 1 is what these layers give to a token that they repeat (docs/algorithm.md).
 struct ChunkAttention {
   int32_t index = 0;    // into Prompt::chunks
   float attention = 0;  // above 0, up to 1
 };
 
-/// What a token of the answer is said from.
+/// The chunks that a token of the answer attends to.
 struct AttributedToken {
-  /// Its text, in the whole answer's; empty where another token completes the character.
+  /// Where its text is in the whole answer; empty where a later token completes the character.
   int64_t begin_byte = 0;
   int64_t end_byte = 0;
-  /// The chunks that it attends to most, the most first. None for the last token of an answer that was cut off: the model has
-  /// chosen it, but never read it.
+  /// The chunks that it attends to most, in descending order. None for the last token of an answer that was cut off: the model
+  /// chose it but did not read it.
   std::vector<ChunkAttention> chunks = {};
 };
 
-/// Of an answer at most the first so many tokens are attributed, so that a report fits into a message.
+/// Only the first so many tokens of an answer are attributed, so that a report fits into a message.
 inline constexpr int32_t kMaxAttributedTokens = 32'768;
 
 struct GenerateResult {
   FinishReason finish_reason = FinishReason::kEndOfText;
-  std::string stop_string;  // the one that matched
+  std::string stop_string;  // with kStopString: the one that matched
   int32_t prompt_tokens = 0;
   int32_t completion_tokens = 0;
   uint64_t seed = 0;  // the seed used
@@ -348,19 +350,19 @@ struct ScoredToken {
   std::vector<float> distribution;  // [vocab_size] log-probabilities, when asked for
 };
 
-/// One chunk of a document, and what the store knows of it.
+/// One chunk of a document, and what the store has of it.
 struct DocumentChunk {
   int64_t begin_byte = 0;  // in SplitDocumentRequest::text
   int64_t end_byte = 0;
   int32_t num_tokens = 0;
   int64_t stored_bytes = 0;  // what its KV takes in the store
   std::string key;           // hex
-  bool stored = false;       // PutChunks would compute and write nothing
+  bool stored = false;       // if so, PutChunks would compute and write nothing
 };
 
 struct DocumentChunks {
   std::vector<DocumentChunk> chunks;
-  int64_t next_byte = 0;  // where the next chunk begins: the text's size, unless it goes on
+  int64_t next_byte = 0;  // where the next chunk begins: the size of the text, or less with goes_on
 };
 
 struct PutChunkProgress {

@@ -1,5 +1,5 @@
-// What the time of one request went to: spans of work and of waiting, noted where they happen, for whoever draws or sums them
-// later. A request without one pays for a look at a null pointer.
+// Where the time of one request goes: spans of work and of waiting, noted as they happen, to be drawn or summed later. A
+// request without a trace costs a comparison with null.
 #pragma once
 
 #include <array>
@@ -13,17 +13,17 @@
 
 namespace kvblend {
 
-/// Thread-safe. Bounded: what comes after kMaxSpans spans is counted, and nothing more.
+/// Thread-safe. Bounded: spans after the first kMaxSpans are only counted.
 class RequestTrace {
  public:
-  /// Spans of one track are beside each other or within each other.
+  /// Spans of one track do not overlap, or one lies within the other.
   enum class Track : uint8_t {
     kRequest,  // what the request as a whole waits for: its queue, its prompt, its answer
-    kEngine,   // what the engine thread does for it; gaps are others' turns
+    kEngine,   // what the engine thread does for it; in the gaps it works for other requests
     kStream,   // handing events over to the transport
   };
   static constexpr size_t kMaxSpans = size_t{1} << 15;
-  /// Units of the same kind that follow each other within so much become one span.
+  /// Units of the same kind with shorter gaps than this between them become one span.
   static constexpr int64_t kSameWorkNanoseconds = 20'000;
 
   struct Argument {
@@ -35,15 +35,15 @@ class RequestTrace {
     const char* name = "";  // a literal
     int64_t begin = 0;      // nanoseconds, as Now() counts them
     int64_t end = 0;
-    int32_t layer = -1;  // -1: of no layer
+    int32_t layer = -1;  // -1: not of a layer
     std::array<Argument, 3> arguments = {};
   };
 
   RequestTrace();
 
-  /// By the clock of the wall, when it was made: what nanoseconds are counted from.
+  /// When the trace was made, by the wall clock; nanoseconds are counted from here.
   absl::Time started() const { return started_; }
-  /// Nanoseconds since then, which never go backwards.
+  /// Nanoseconds since then, by a clock that never goes backwards.
   int64_t Now() const;
 
   void Add(const Span& span);
@@ -51,9 +51,9 @@ class RequestTrace {
   /// just before.
   void AddUnit(const Span& span);
 
-  /// As they were added: inner spans before those around them.
+  /// In the order in which they were added: inner spans before those around them.
   std::vector<Span> spans() const;
-  /// How many came when there was no more room.
+  /// How many spans came after the first kMaxSpans.
   int64_t dropped() const;
 
  private:
@@ -64,7 +64,7 @@ class RequestTrace {
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-/// Adds a span of the engine's track from here to the end of the block; nothing without a trace.
+/// Adds a span of the engine's track from its construction to the end of the block; without a trace it does nothing.
 class TracedUnit {
  public:
   /// `trace` may be null, and must outlive this. `name`: a literal.

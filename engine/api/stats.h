@@ -1,4 +1,4 @@
-// What an engine tells about itself: plain data.
+// What an engine reports about itself: plain data.
 //
 // Units: *_tokens tokens, *_bytes and bytes bytes, *_seconds seconds. Figures say how things are now; those
 // marked "since start" only grow.
@@ -22,11 +22,11 @@ struct EngineInfo {
   std::string model_architecture;
   std::string model_fingerprint;  // hex
   std::string device;             // what computes: "cpu", "cuda:0", "reference"
-  std::string device_name;        // what it calls itself
+  std::string device_name;        // the name that the device reports
   std::string device_reason;      // why it was chosen
   std::string backend;            // one line for people
-  std::string chat_format;        // its name; "template": the model's own, which has none
-  std::string told_date;          // that its prompts tell, as "2026-01-31"; empty: they tell none
+  std::string chat_format;        // by name, or "template": the model's own, which has no name
+  std::string told_date;          // the date in its prompts, as "2026-01-31"; empty: they have none
   std::string kv_dtype;           // of pages
   std::string chunk_format;       // of stored chunks
   int64_t chunk_bytes_per_token = 0;
@@ -39,7 +39,7 @@ struct EngineInfo {
   int32_t max_context_tokens = 0;
   int32_t page_size = 0;
   int32_t max_batch_size = 0;        // answers decoded together
-  int64_t max_batch_tokens = 0;      // of their KV
+  int64_t max_batch_tokens = 0;      // room for their KV
   double self_check_max_error = -1;  // largest logit difference relative to the logits' norm; -1: not run
 };
 
@@ -54,7 +54,7 @@ struct StoreStats {
   int64_t pinned_byte_limit = 0;
   int64_t reservations = 0;  // chunks being computed for the store
 
-  // Since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so that
+  // All since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so that
   // hits / lookups is the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits +
   // reservations_made + waits + refusals.
   int64_t lookups = 0;  // Lookup
@@ -63,7 +63,7 @@ struct StoreStats {
   int64_t reserve_lookups = 0;  // LookupOrReserve
   int64_t reserve_hits = 0;
   int64_t reservations_made = 0;
-  int64_t waits = 0;                 // told that another caller computes the chunk
+  int64_t waits = 0;                 // another caller was already computing the chunk
   int64_t other_anchor_lookups = 0;  // LookupAnyAnchor
   int64_t other_anchor_hits = 0;
   int64_t insertions = 0;
@@ -72,20 +72,21 @@ struct StoreStats {
   int64_t rejected_insertions = 0;   // did not fit
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
-  int64_t erased = 0;  // entries taken out by Erase and Clear, of all tiers
+  int64_t erased = 0;  // entries removed by Erase and Clear, from all tiers
 
-  // The tier below host memory; all 0 without one.
+  // The tiers below host memory; all 0 without one.
   int64_t lower_hits = 0;      // since start: lookups of all kinds that found an entry there
   int64_t prefetched = 0;      // since start: entries read from there ahead of the prompts that need them
   int64_t failed_entries = 0;  // since start: entries that could not be read to their end
   int64_t queued_writes = 0;   // entries on their way there
   int64_t queued_write_bytes = 0;
   int64_t written_entries = 0;  // since start
-  int64_t dropped_writes = 0;   // since start: too many bytes were on their way
-  int64_t failed_writes = 0;    // since start
+  int64_t dropped_writes =
+      0;  // since start: entries given up because too many bytes were waiting to be written
+  int64_t failed_writes = 0;  // since start
 };
 
-/// One number that a tier below host memory tells about itself.
+/// One figure that a tier below host memory reports.
 struct TierStat {
   enum class Kind : uint8_t { kGauge, kCounter };
   std::string_view name;  // of the metric, without prefix and "_total": "evictions", "read_bytes"
@@ -94,10 +95,10 @@ struct TierStat {
   double value = 0;
 };
 
-/// What one tier below host memory tells about itself.
+/// What one tier below host memory reports.
 struct TierStats {
   Tier tier = Tier::kNone;
-  bool failing = false;  // the last write or read failed, or nobody answers
+  bool failing = false;  // the last write or read failed, or the tier does not answer
   std::vector<TierStat> values;
 
   /// The value of that name; 0 when the tier has none.
@@ -117,7 +118,7 @@ struct LoadingStats {
   double place_seconds_per_token = 0;    // stored KV in host memory -> pages
 };
 
-/// The memory of a device that has its own: what all programs together use of it, and how much there is.
+/// The memory of a device that has its own; used_bytes counts what all programs use.
 struct DeviceMemoryStats {
   int64_t used_bytes = 0;
   int64_t total_bytes = 0;
@@ -127,25 +128,25 @@ struct DeviceMemoryStats {
 struct EngineStats {
   int32_t requests_waiting = 0;
   int64_t tokens_waiting = 0;         // of the waiting requests
-  double predicted_wait_seconds = 0;  // until all of them will have had their turn
+  double predicted_wait_seconds = 0;  // until all of them have had their turn
   int32_t requests_running = 0;
-  int32_t sequences_decoding = 0;     // those of the running whose answers get a token per step
+  int32_t sequences_decoding = 0;     // running requests whose answers get a token per step
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps
-  int64_t preemptions = 0;            // since start: answers that gave their pages up, to go on later
-  int64_t prompt_slices = 0;          // since start: runs of other work between two steps of decoding
+  int64_t preemptions = 0;            // since start: answers that had to give up their pages, and go on later
+  int64_t prompt_slices = 0;          // since start: slices of other work between two steps of decoding
   double prompt_slice_seconds = 0;    // how long they took together
-  int64_t drafted_tokens = 0;         // since start: guessed, and run to see whether they are right
-  int64_t accepted_draft_tokens = 0;  // those that were: steps that were saved
-  int32_t background_unfinished = 0;  // chunk computations behind responses that are not done
-  int32_t pages_used = 0;             // without those kept
-  int32_t pages_kept = 0;             // by conversations between two turns: free for whoever needs them
-  int32_t pages_shared = 0;           // that several sequences hold
+  int64_t drafted_tokens = 0;         // since start: tokens guessed and then checked
+  int64_t accepted_draft_tokens = 0;  // since start: of those, the right ones; each saved a step
+  int32_t background_unfinished = 0;  // chunks still to be computed after their requests were answered
+  int32_t pages_used = 0;             // not counting pages_kept
+  int32_t pages_kept = 0;             // kept for the next turns of conversations; given to whoever needs them
+  int32_t pages_shared = 0;           // held by several sequences
   int32_t kept_conversations = 0;
-  int64_t kept_conversations_taken = 0;    // since start: prompts that went on from one
-  int64_t kept_conversations_evicted = 0;  // since start: for want of pages
-  int64_t refined_tokens = 0;              // since start: of kept conversations, made exact while idle
-  int64_t pages_dropped = 0;  // since start: given back because no window of their layers reaches them
+  int64_t kept_conversations_taken = 0;    // since start: prompts that continued one
+  int64_t kept_conversations_evicted = 0;  // since start: because pages were needed
+  int64_t refined_tokens = 0;              // since start: tokens of kept conversations made exact while idle
+  int64_t pages_dropped = 0;  // since start: given back because their layers' windows have passed them
   int32_t pages_total = 0;
   int64_t page_bytes = 0;                          // of one page
   int64_t background_chunks_stored = 0;            // since start
@@ -154,7 +155,7 @@ struct EngineStats {
   LoadingStats loading;
   CorrectionStats correction;
   StoreStats store;
-  std::vector<TierStats> tiers;  // those below host memory that the engine has, in the order of lookups
+  std::vector<TierStats> tiers;  // below host memory, in the order in which they are looked into
 };
 
 }  // namespace kvblend

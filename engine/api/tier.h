@@ -1,4 +1,4 @@
-// Where stored KV lies: what the chunk store's tiers call themselves, and clients read.
+// Where the KV of a stored chunk is.
 #pragma once
 
 #include <cstdint>
