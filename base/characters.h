@@ -7,7 +7,7 @@
 
 namespace kvblend {
 
-/// Of `text`, valid UTF-8.
+/// How many characters (code points) `text` has, which is valid UTF-8.
 inline int64_t NumCharacters(std::string_view text) {
   return std::count_if(text.begin(), text.end(),
                        [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });

@@ -1,4 +1,4 @@
-// Waiting for stored KV without missing that nobody wants the answer any more.
+// Waiting for stored KV, and giving up when the request is cancelled or late.
 #pragma once
 
 #include "absl/functional/function_ref.h"
@@ -14,7 +14,7 @@ namespace kvblend::blend {
 using KeepGoing = absl::FunctionRef<absl::Status()>;
 
 inline constexpr absl::Duration kPatience = absl::Milliseconds(20);
-/// How long work that takes turns with others' waits before it gives its turn up.
+/// How long a prompt waits for stored KV before it gives up its turn.
 inline constexpr absl::Duration kTurnPatience = absl::Milliseconds(1);
 
 /// store::ChunkHandle::AcquireLayer, for as long as it takes. Errors: the entry's, keep_going's.

@@ -35,26 +35,26 @@ namespace kvblend::blend {
 struct PrefillResult {
   Policy policy = Policy::kQuery;   // kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
-  // What the policy chose by, per candidate in their order; only with PassContext::keep_scores, and where it
-  // was measured.
+  // Per candidate, in their order, the score that the policy chose by; only with PassContext::keep_scores, and where
+  // scores were measured.
   std::vector<float> scores;
   double load_seconds = 0;
   double stall_seconds = 0;      // the part of load_seconds spent waiting for layers to arrive
   double select_seconds = 0;     // query pass or deviation, and the choice; loading excluded
   double compute_seconds = 0;    // the rest
-  int64_t skipped_kv_bytes = 0;  // stored KV of layers with windows that nobody sees: not loaded
+  int64_t skipped_kv_bytes = 0;  // stored KV of layers with windows that no row sees: not loaded
   PrefillMeasurements measurements;
   std::vector<float> logits;  // of the last prompt token [vocab_size]
 };
 
-/// One prompt's prefill. Not thread-safe, but not bound to a thread either.
+/// The prefill of one prompt. Used by one thread at a time, not necessarily the same one.
 class BlendedPrefill {
  public:
-  /// Runs nothing yet. What context and policy refer to must outlive it.
+  /// Does no work yet. What context and policy refer to must outlive the prefill.
   /// REQUIRES: the sequence has pages for plan.prompt_tokens; the last prompt position is in plan.computed.
   static absl::StatusOr<std::unique_ptr<BlendedPrefill>> Create(const PassContext& context,
                                                                 const SelectionPolicy& policy);
-  /// Waits for the device, which may still be reading what the plan's entries hold.
+  /// Waits for the device, which may still be reading the KV of the plan's entries.
   ~BlendedPrefill();
 
   /// Does a unit of work: a part of a layer, or waits for stored KV for a moment. Returns whether the prefill
@@ -62,8 +62,7 @@ class BlendedPrefill {
   /// nothing but destruction is allowed.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
-  /// Whether the last Step did nothing but wait for stored KV, for a moment: others may have their turn
-  /// meanwhile.
+  /// Whether the last Step only waited for stored KV, for a moment. Other prompts may have their turn meanwhile.
   bool is_waiting() const { return pass_ != nullptr && pass_->is_waiting(); }
 
   /// REQUIRES: Step has returned true.
@@ -84,10 +83,10 @@ class BlendedPrefill {
   absl::Status Finish();
   /// Puts what the clock says into the result. REQUIRES: the stream has been synchronised.
   absl::Status TakeTimes();
-  // Both measure a score for every candidate and leave it in scores_, where Choose finds it.
+  // Both compute a score for every candidate into scores_, from which Choose takes it.
   absl::Status ScoreAttention();
   absl::Status ScoreDeviation(const Requirement& requirement, const RowPass& pass, KeepGoing keep_going);
-  /// The policy's choice. Only the chosen candidates' numbers leave the backend's memory.
+  /// The positions that the policy chooses. Only the indices of the chosen candidates leave the backend's memory.
   absl::StatusOr<std::vector<int32_t>> Choose();
 
   const PassContext context_;
@@ -107,8 +106,8 @@ class BlendedPrefill {
 };
 
 /// Which of the layers before `num_layers` vote on what to recompute, ascending. Where some layers see the
-/// whole prompt, those with shorter windows have no vote: they see the last chunks only, and would choose
-/// these whatever is asked.
+/// whole prompt, layers with shorter windows have no vote: they see only the last chunks, and would choose
+/// these whatever the question is.
 std::vector<int32_t> VotingLayers(Windows windows, int32_t num_layers, int32_t prompt_tokens);
 
 /// Sorted union of two ascending lists without common elements.

@@ -1,8 +1,8 @@
 // Computes the KV of a chunk ahead of its use, behind an anchor whose own KV is then dropped.
 //
-// The first tokens of a chunk that is computed by itself become attention sinks, which no token in the middle
-// of a prompt is; behind the prompt's own system text they do not. With an empty anchor the chunk is
-// isolated, as in the CacheBlend paper.
+// If a chunk is computed by itself, its first tokens become attention sinks, which tokens in the middle of a prompt are not.
+// Behind the prompt's own system text they do not become sinks. With an empty anchor the chunk is isolated, as in the
+// CacheBlend paper.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct PrecomputeInput {
   absl::Span<const int32_t> token_ids;         // the chunk
 };
 
-/// Layer by layer, so that it can be interrupted. What it is given must outlive it. Not thread-safe.
+/// Computes one chunk layer by layer, so that it can be interrupted. What Create is given must outlive it. Not thread-safe.
 class ChunkPrecompute {
  public:
   /// REQUIRES: the sequence has pages for anchor and chunk together.
@@ -60,7 +60,7 @@ class ChunkPrecompute {
   int32_t layer_ = 0;
 };
 
-/// The same from beginning to end.
+/// Computes one chunk from beginning to end, as ChunkPrecompute does.
 absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
     const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
     const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,

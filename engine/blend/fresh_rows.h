@@ -20,14 +20,14 @@
 
 namespace kvblend::blend {
 
-/// What all rows that wait to be learned from may take together. Thread-safe.
+/// The memory that all rows waiting to be learned from may take together. Thread-safe.
 class FreshRowBudget {
  public:
   explicit FreshRowBudget(int64_t bytes) : left_(bytes) {}
 
-  /// While it is closed there is nothing to take.
+  /// While it is closed, Take returns false.
   void Open(bool open) { open_.store(open, std::memory_order_relaxed); }
-  /// Whether there is so much; then it has to be returned.
+  /// Takes so many bytes if there are as many, and returns whether it did; they must then be returned.
   bool Take(int64_t bytes);
   void Return(int64_t bytes) { left_.fetch_add(bytes, std::memory_order_relaxed); }
   int64_t left() const { return left_.load(std::memory_order_relaxed); }
@@ -37,10 +37,10 @@ class FreshRowBudget {
   std::atomic<int64_t> left_;
 };
 
-/// Whose rows are kept.
+/// Which prompts keep rows.
 struct FreshRowOptions {
-  std::shared_ptr<FreshRowBudget> budget = nullptr;  // null: nobody's
-  Anchoring anchoring = Anchoring::kAnchored;        // of the prompts
+  std::shared_ptr<FreshRowBudget> budget = nullptr;  // null: none do
+  Anchoring anchoring = Anchoring::kAnchored;        // only prompts with this anchoring do
 
   bool WantedOf(const BlendOptions& options) const {
     return budget != nullptr && options.store_misses && options.anchoring == anchoring;
@@ -50,7 +50,7 @@ struct FreshRowOptions {
 /// The rows of one chunk that a prompt computed, kept to compare with what is stored.
 class FreshRows {
  public:
-  /// Takes over so many values' bytes of the budget. The values are uninitialised.
+  /// Takes over the bytes of `num_values` values, which were taken from the budget. The values are uninitialised.
   FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget)
       : rows(std::move(rows)),
         budget_(std::move(budget)),
@@ -62,8 +62,8 @@ class FreshRows {
 
   const std::vector<int32_t> rows;  // of the chunk, ascending
   double weight = 1;                // share of the tokens before it whose KV was exact or computed
-  // [layers, rows]: the attention that the question pays to them, as kv::WeightsOfMass counts it, times of how many
-  // tokens each is one, over the mean of that.
+  // [layers, rows]: the weight that the question's attention gives each row (kv::WeightsOfMass), times the number of tokens
+  // that the row stands for over the mean of that number.
   std::vector<float> row_weights;
 
   /// [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
@@ -77,17 +77,17 @@ class FreshRows {
   const std::unique_ptr<float[]> values_;
 };
 
-/// Rows of a chunk of so many tokens: the first ones, which differ most, and the others evenly.
+/// Which rows of a chunk with `num_tokens` tokens are kept: the first ones, which differ most, and others evenly spread.
 std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows);
-/// For each of the rows that SampleRows gives: how many tokens it stands for, over the mean of that.
+/// For each row of SampleRows: how many tokens it stands for, divided by the mean of that.
 std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows);
 
-/// Memory of the backend that one prompt after the other uses.
+/// Memory of the backend, used by one prompt after the other.
 struct FreshRowMemory {
   model::ScratchMatrix rows = {}, mass = {};
 };
 
-/// One prompt's. Not thread-safe.
+/// Keeps the rows of one prompt. Not thread-safe.
 class FreshRowCapture {
  public:
   static constexpr int32_t kMaxRows = 256;                      // of a chunk
@@ -100,14 +100,14 @@ class FreshRowCapture {
 
   bool empty() const { return chunks_.empty(); }
 
-  /// One layer: `kv` has K and V of the positions `active`, those of all missing chunks among them.
+  /// Keeps rows of one layer. `kv` has K and V of the positions `active`, which include those of all missing chunks.
   absl::Status Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
                     absl::Span<const int32_t> active, kernels::ConstMatrixView kv);
-  /// Behind Keep of this layer, where it can be had: the attention that the question's rows pay to every token of the
-  /// prompt. Layers without it count as the one before them.
+  /// Keeps the attention that the question's rows pay to every token of the prompt in this layer. Called after Keep of the layer,
+  /// and only where that attention can be computed; other layers count as the layer before them.
   absl::Status KeepMass(const model::Transformer& transformer, kernels::Stream& stream, int32_t layer,
                         const PagedSequence& sequence, const model::PassState& state);
-  /// All layers are kept: brings them to the host. They are there after Synchronize.
+  /// Called when all layers are kept: begins to copy them to the host. They are there after Synchronize.
   absl::Status Download(kernels::Backend& backend, kernels::Stream& stream);
   /// After Synchronize: hands each missing entry of the plan its rows. `recomputed`: reused tokens, ascending.
   void Finish(absl::Span<const int32_t> recomputed, ReusePlan& plan);

@@ -1,8 +1,8 @@
 // Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the
 // position that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded
-// values). Where there is a learned correction (engine/kv/learned_correction.h), KV that does not stand where it was
-// computed is corrected on the way. In a layer with a sliding window, a span that none of a pass's rows sees is neither
-// read nor placed; what the pages hold there is never looked at.
+// values). Where there is a learned correction (engine/kv/learned_correction.h), it is applied to KV that is reused inexactly.
+// In a layer with a sliding window, a span that no row of the pass sees is neither read nor placed; what the pages
+// hold there does not count.
 #pragma once
 
 #include <cstdint>
@@ -26,9 +26,9 @@ class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };
 
-  /// What its work is charged to.
+  /// The accounts that its time is charged to.
   struct Accounts {
-    WorkTimes* times = nullptr;                     // null: nobody
+    WorkTimes* times = nullptr;                     // null: none
     WorkTimes::Account place = WorkTimes::kNobody;  // stored KV -> pages
     WorkTimes::Account stall = WorkTimes::kNobody;  // waiting for layers to arrive
   };
@@ -39,28 +39,27 @@ class KvLoader {
   /// Asks for the layers that `readers` need in this layer and those that come next.
   void AskFrom(int32_t layer, Which which, const Readers& readers);
 
-  /// AskFrom this layer; then waits for it for kTurnPatience. Returns whether all that Load will place has arrived.
-  /// Errors: an entry's.
+  /// Calls AskFrom for this layer, and waits for it, for kTurnPatience at most. Returns whether all that Load will place has
+  /// arrived. Errors: an entry's.
   absl::StatusOr<bool> Await(int32_t layer, Which which, const Readers& readers);
 
-  /// AskFrom this layer; then writes into the pages what they see of one layer and is not there
-  /// yet, waiting for what is still on its way.
-  /// Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
+  /// Calls AskFrom for this layer, and writes into the pages the KV of the layer that `readers` see and that is not there yet.
+  /// Waits for what is still on its way. Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
   absl::Status Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going);
 
   /// Asks for one layer of all entries.
   void AskForLayer(int32_t layer);
-  /// Waits for it, for kTurnPatience. Returns whether it has arrived. Errors: an entry's.
+  /// Waits for one layer of all entries, for kTurnPatience at most. Returns whether it has arrived. Errors: an entry's.
   absl::StatusOr<bool> AwaitLayer(int32_t layer);
-  /// Whether what Await or AwaitLayer last waited for in vain is there by now, or will never be. Does not wait.
+  /// Whether what Await or AwaitLayer last waited for in vain has arrived by now, or failed. Does not wait.
   bool HasArrived() const;
   /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
   WorkTimes* times() const { return accounts_.times; }
-  /// What was placed so far, in tokens times layers.
+  /// How much was placed so far, in tokens times layers.
   int64_t token_layers() const { return token_layers_; }
-  /// Stored KV that no row saw. Valid after the last Load.
+  /// Bytes of stored KV that no row sees. Valid after the last Load.
   int64_t skipped_bytes() const;
 
  private:
@@ -77,7 +76,7 @@ class KvLoader {
                                   absl::FunctionRef<bool(const Placement&)> is_wanted);
   bool IsWanted(const Placement& placement, int32_t layer, Which which,
                 absl::Span<const int32_t> readers) const;
-  /// As Acquire, uncorrected.
+  /// As Acquire, without the correction.
   absl::StatusOr<store::LayerKv> AcquireStored(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
   /// What corrects a layer of a span; null: nothing does.
   const kernels::KvCorrection* CorrectionOf(const PlannedSpan& span, int32_t layer) const;
@@ -86,7 +85,7 @@ class KvLoader {
     kernels::MutableKvSectionView k, v;
   };
   absl::StatusOr<Corrected> MemoryFor(const store::LayerKv& stored, int32_t layer);
-  /// The same of all items that have a correction.
+  /// Sets that memory for all items that have a correction.
   absl::Status SetMemory(int32_t layer, std::vector<kernels::KvLoadItem>& items);
 
   const PassContext* context_;

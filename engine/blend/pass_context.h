@@ -18,7 +18,7 @@
 
 namespace kvblend::blend {
 
-/// Backend memory of one prefill in progress, to be used again by the next one.
+/// Backend memory that one prefill uses after the other.
 struct PrefillScratch {
   model::PassState state;
   FreshRowMemory fresh_rows;
@@ -29,7 +29,7 @@ struct PrefillScratch {
   model::ScratchMatrix logits;
 };
 
-/// One prompt's. What it refers to outlives the prefill.
+/// The context of one prompt. What it refers to outlives the prefill.
 struct PassContext {
   const model::Transformer& transformer;
   kernels::Stream& stream;

@@ -21,7 +21,7 @@
 
 namespace kvblend::blend {
 
-/// What everything in one engine's keys has in common.
+/// The part that all keys of one engine have in common.
 struct KeySpace {
   Digest model_fingerprint{};
   store::KvFormat format;
@@ -33,7 +33,7 @@ struct PlannedSpan {
   int32_t chunk_index = -1;  // -1 unless a chunk
   int32_t begin = 0;         // prompt positions [begin, end)
   int32_t end = 0;
-  bool is_text = false;  // not looked for, and not missing
+  bool is_text = false;  // text between chunks: not looked up, and not missing
   ChunkSource source = ChunkSource::kMiss;
   std::optional<ChunkKey> key = std::nullopt;  // the entry that belongs here; set for the anchor and chunks
   Tier tier = Tier::kNone;                     // where its entry was found
@@ -44,12 +44,12 @@ struct PlannedSpan {
 
 class FreshRows;  // engine/blend/fresh_rows.h
 
-/// An entry that the store should have for prompts like this one, and does not have.
+/// An entry that the store should have for prompts like this one, but does not have.
 struct MissingEntry {
-  std::vector<int32_t> anchor_ids;  // what it is computed behind; empty: by itself
+  std::vector<int32_t> anchor_ids;  // tokens that it is computed behind; empty: by itself
   std::vector<int32_t> token_ids;
   int32_t begin = 0;  // the first place in the prompt where it was missed
-  /// Some of the KV that the prompt computed there; null: none was kept.
+  /// Some rows of the KV that the prompt computed for it; null: none were kept.
   std::shared_ptr<const FreshRows> fresh = {};
 };
 
@@ -61,31 +61,31 @@ struct ReusePlan {
   int32_t shared_tokens = 0;  // leading tokens whose exact KV is in pages that other sequences hold too
   Candidates candidates;      // reused, not exact
   std::vector<CandidateSpan> chunk_spans;  // all placed chunks, whatever their source
-  std::vector<int32_t> computed;      // positions never in the store: misses, history, question; ascending
-  int32_t exact_tokens = 0;           // the shared ones among them
-  int32_t shared_computed = 0;        // of the shared ones, those that it would compute if nobody had them
+  std::vector<int32_t> computed;  // positions never in the store: misses, history, question; ascending
+  int32_t exact_tokens = 0;       // including the shared ones
+  int32_t shared_computed = 0;    // of the shared ones, those that would be computed if no sequence had them
   std::vector<MissingEntry> missing;  // without duplicates, anchor first
-  /// What has to be read for the entries. None of it has been asked for: KvLoader does that layer by layer.
+  /// The reads that the entries need. None has been asked for yet: KvLoader does that layer by layer.
   std::unique_ptr<store::PromptReads> reads;
 };
 
-/// Where a span begins -> the entry that was reused for it.
+/// Position at which a span begins -> the entry that was reused for it.
 using ReusedEntries = std::map<int32_t, ChunkKey>;
 
-/// Looks up every span on its own: a missing chunk never spoils its neighbours. The caller's namespace comes first, then those
-/// that it may read, and only then entries of other anchors, in the same order. What is missing is the caller's to store,
-/// unless a namespace that it may read has it behind this anchor.
+/// Looks up every span on its own, so that a missing chunk does not affect its neighbours. The caller's namespace is looked in
+/// first, then those that it may read, and only then entries of other anchors, in the same order. What is missing will be stored
+/// in the caller's namespace, unless a namespace that it may read has it behind this anchor.
 ///
-/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those it was computed
-/// behind: its KV then is what full prefill would compute. That holds for the anchor at position 0, for the
+/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those that it was computed
+/// behind: then its KV is what full prefill would compute. That holds for the anchor at position 0, for the
 /// first chunk behind it, and for an isolated chunk at position 0. Everything else that is found is a
 /// candidate for recomputation.
 ///
 /// `kept_tokens`: the KV of so many leading tokens is in the pages already, and is left as it is. They end within the
 /// history.
 ///
-/// `again`: what the same prompt reused before, by the positions where its spans begin. As long as it is there it comes first,
-/// and does not count as missing, wherever it was found.
+/// `again`: the entries that the same prompt reused before. Entries that are still stored are taken again before any others,
+/// and do not count as missing, wherever they were found.
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store, int32_t kept_tokens = 0, const ReusedEntries& again = {});
@@ -98,12 +98,12 @@ std::vector<ChunkKey> KeysOf(const prompt::PromptLayout& layout, const BlendOpti
 store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant_namespace,
                               const Digest& anchor_hash, absl::Span<const int32_t> token_ids);
 
-/// What the loading controller looks at, span by span.
+/// The plan as the loading controller sees it, span by span.
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
 
-/// For a prompt whose pages hold the exact KV of so many leading tokens already, because other sequences have it: takes them
-/// out of what is to be loaded and computed. What the store has of them, or misses, stays told. REQUIRES: nothing is kept;
-/// the tokens end neither within a chunk nor within an anchor at the beginning of the prompt, and before the question.
+/// For a prompt whose pages already hold the exact KV of so many leading tokens, because other sequences have it: takes these
+/// tokens out of what is to be loaded and computed. What the plan says of entries found and missing stays. REQUIRES: no kept
+/// tokens; the tokens end before the question, and neither within a chunk nor within an anchor at the beginning of the prompt.
 void ShareTokens(int32_t shared_tokens, ReusePlan& plan);
 
 /// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if

@@ -1,7 +1,7 @@
-// Carries rows of a prompt through layers, over what is stored of the others: per layer, load stored KV,
-// overwrite the rows' KV with fresh, attend. A pass is made of small units of work, so that it can be
-// interrupted within a layer; the units are the same however a pass is interrupted, and so is what comes out,
-// to the last bit.
+// Computes some tokens of a prompt, the rows of the pass, layer by layer over the stored KV of the others: per layer, load
+// stored KV, overwrite the rows' KV with fresh KV, attend. A pass is divided into small units of work, so that it can be
+// interrupted within a layer. The units are the same however a pass is interrupted, and so the result is the same to
+// the last bit.
 //
 // Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in
 // layers with sliding windows those that no later layer looks back to (visibility.h).
@@ -24,11 +24,11 @@
 
 namespace kvblend::blend {
 
-/// One pass; its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
+/// One pass. Its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
 class RowPass {
  public:
-  /// Measuring the attention that the last rows, the question's, pay to every position, and how long the values are that they
-  /// get there. The pass ends where the last layer that votes has been measured.
+  /// What to measure: in layers that vote, the attention that the last rows (the question's) pay to every position, and the
+  /// lengths of the values there. The pass ends when the last layer that votes has been measured.
   struct Measure {
     const kernels::BatchPlan* question = nullptr;
     std::vector<int32_t> layers;  // that vote, ascending
@@ -36,11 +36,11 @@ class RowPass {
     kernels::MatrixView lengths;  // the same
   };
 
-  /// Leaving rows behind at a layer, once their fresh KV of that layer is there. Up to it stored KV is loaded
-  /// where it is exact, since all other rows are active, and from there on all of it.
+  /// A choice of rows that go on behind a layer, made once the layer's fresh KV is there. Up to that layer only exact stored KV is
+  /// loaded, since all other rows are active; from that layer on all of it is.
   struct Selection {
     int32_t layer = 0;
-    /// Asked once: the positions that go on, ascending, some of the active ones.
+    /// Called once; returns the positions that go on, ascending, some of the active ones.
     std::function<absl::StatusOr<std::vector<int32_t>>(const RowPass&, KeepGoing)> choose;
   };
 
@@ -50,15 +50,15 @@ class RowPass {
                                                          std::optional<Measure> measure = std::nullopt,
                                                          std::optional<Selection> selection = std::nullopt);
 
-  /// One unit, or, while stored KV has not arrived yet, a short wait for it. Returns whether it was the last.
+  /// Does one unit, or waits a moment if stored KV has not arrived yet. Returns whether it was the last.
   /// Errors: the loader's, the backend's, keep_going's.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
-  /// Whether the last Step has waited in vain for stored KV that is still on its way.
+  /// Whether the last Step waited in vain for stored KV, which is still on its way.
   bool is_waiting() const { return is_waiting_ && !loader_.HasArrived(); }
   /// Positions of the rows.
   absl::Span<const int32_t> active() const { return active_; }
-  /// What the seconds of a measurement, without loading and choosing, were charged to.
+  /// One measurement of the pass, and the account that its seconds, without loading and choosing, were charged to.
   struct Charges {
     PassMeasurement measurement;
     WorkTimes::Account account;

@@ -1,9 +1,9 @@
-// Which reused tokens are recomputed. One interface for both kinds of policy:
+// Selection policies: which reused tokens are recomputed. One interface for both kinds:
 //
-//   guided     know before the blended pass: `query` (from the attention of the question), `link`, `random`,
+//   guided     choose before the blended pass: `query` (from the attention of the question), `link`, `random`,
 //              `none`, `all`
-//   deviation  learn during it: `hkvd` runs the layers up to a check layer on all tokens and then chooses
-//              by how far their fresh KV is from the stored one (CacheBlend, EuroSys 2025, section 4.3)
+//   deviation  choose during it: `hkvd` runs the layers up to a check layer on all tokens and then chooses
+//              by how far their fresh KV is from the stored KV (CacheBlend, EuroSys 2025, section 4.3)
 //
 // A policy says what it needs measured and then chooses among the candidates. It keeps no request state.
 #pragma once
@@ -43,10 +43,10 @@ struct Requirement {
   DeviationSource source = DeviationSource::kValue;  // kKvDeviation
 };
 
-/// The candidates with the `count` highest of the measured scores, ascending: their numbers in the order of
-/// Candidates::Positions(). Equal scores: the earlier candidate. The scores themselves stay with the backend.
+/// Returns the candidates with the `count` highest scores, ascending, as indices into Candidates::Positions(). Of equal
+/// scores the earlier candidate wins. The scores themselves stay in the backend's memory.
 using HighestScores = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(int32_t count)>;
-/// For policies that need nothing measured: an error.
+/// The HighestScores of policies that need nothing measured: returns an error.
 absl::StatusOr<std::vector<int32_t>> NothingMeasured(int32_t count);
 
 /// Immutable; any thread may use it.
@@ -65,11 +65,11 @@ class SelectionPolicy {
 };
 
 /// kInvalidArgument naming the field when an option is out of range for a model with `num_layers` layers. The
-/// ratio is options.ratio whatever the mode: the loading controller's choice is put there.
+/// ratio is options.ratio in every mode: the caller puts the loading controller's choice there.
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
                                                                        int32_t num_layers);
 
-/// Whether the policy looks at the ratio.
+/// Whether the policy uses the ratio.
 bool HasRatio(Policy policy);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.

@@ -1,4 +1,4 @@
-// Who sees whose KV in layers with sliding windows, and so what need be neither loaded nor computed. Pure functions.
+// Which tokens see which KV in layers with sliding windows, and so what need not be loaded or computed. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,14 @@ using Windows = absl::Span<const int32_t>;  // [num_layers]
 
 std::vector<int32_t> WindowsOf(const model::ModelConfig& config);
 
-/// From which position on anything of a layer matters to the tokens behind the prompt and to its last logits.
+/// From which positions on a layer matters to the tokens after the prompt and to the prompt's last logits.
 struct FirstNeeded {
-  int32_t kv = 0;   // KV of positions before this is read by nobody
-  int32_t row = 0;  // what becomes of the rows before this, from attention on, is read by nobody
+  int32_t kv = 0;   // KV of positions before this is never read
+  int32_t row = 0;  // rows before this need not be computed further, from this layer's attention on
 };
 
-/// Layer by layer. The last layer's rows but the last are needed for their KV only; from there the windows of the layers
-/// behind decide.
+/// For each layer. In the last layer, all rows but the last are needed only for their KV; in the layers before it, the windows
+/// of the layers that follow decide.
 std::vector<FirstNeeded> FirstNeededPositions(Windows windows, int32_t prompt_tokens);
 
 /// The rows of a pass, and which of them attend in which layer.

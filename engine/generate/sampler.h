@@ -49,7 +49,7 @@ class Sampler {
   /// What the (index + 1)-th call of Next from now on will give, whatever tokens are accepted until then.
   /// REQUIRES: index == 0, or can_look_ahead()
   kernels::SamplingSpec Peek(int32_t index);
-  /// Without penalties no token has a say in how later ones are chosen.
+  /// Whether Peek works for later tokens: without penalties, how a token is sampled does not depend on the tokens before it.
   bool can_look_ahead() const { return !penalises_repeated_ && !penalises_answer_; }
 
   /// What came of Next(). kInternal when a logit is not finite.

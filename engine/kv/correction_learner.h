@@ -54,7 +54,7 @@ struct LearnerState {
   int64_t fitted_chunks = 0;
   int64_t kept_back_chunks = 0;
   int64_t tokens = 0;  // of all these chunks that were looked at
-  // As of the last fit: chunks fitted here, and in all.
+  // As of the last fit: chunks of this server that were fitted, and chunks of all servers.
   int64_t own_at_fit = 0;
   int64_t all_at_fit = 0;
   std::string base = {};                 // version of the correction that learning began with; empty: none

@@ -37,10 +37,10 @@ enum class PageUse : uint8_t {
 };
 inline constexpr int kNumPageUses = 3;
 
-/// Of the pages of a list that are held for nothing but to be kept.
+/// Counts of pages of one list that are only kept, in use by no running sequence.
 struct IdlePages {
   int64_t all = 0;
-  int64_t alone = 0;  // those that no other list holds: they are free when it goes
+  int64_t alone = 0;  // those that no other list holds: they become free when this list goes
 
   IdlePages& operator+=(const IdlePages& other) {
     all += other.all;
@@ -95,7 +95,7 @@ class PageList {
 
  private:
   friend class PagePool;
-  /// Those that it holds.
+  /// The pages that it holds.
   absl::Span<const int32_t> held() const { return absl::MakeConstSpan(pages_).subspan(num_dropped_); }
   PageList(PagePool* pool, std::vector<int32_t> pages, PageUse use)
       : pool_(pool), pages_(std::move(pages)), use_(use) {}
@@ -166,9 +166,9 @@ class PagePool {
 
   int32_t num_free() const;
   int32_t num_used() const { return num_pages() - num_free(); }
-  /// Those that are held for nothing but to be kept.
+  /// Pages that are only kept, in use by no running sequence.
   int32_t num_idle() const;
-  /// Those that several lists hold.
+  /// Pages that several lists hold.
   int32_t num_shared() const;
   /// What the lists of one use hold: pages, and how many times the same one counted once.
   struct Holdings {

@@ -65,8 +65,8 @@ class SequencePages {
   void MarkDamaged();
   bool is_damaged() const { return lists_.front().is_damaged(); }
 
-  /// Of a group of layers: the KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid until
-  /// Grow or Shrink.
+  /// The pages for a group of layers: the KV of position p is in slot p % page_size of page page_indices()[p / page_size]. Valid
+  /// until Grow or Shrink.
   absl::Span<const int32_t> page_indices(int32_t group = 0) const { return lists_[group].page_indices(); }
 
  private:

@@ -1,4 +1,4 @@
-// Who is next by what each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) over seconds of work.
+// Which key is next, by how much time each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) over seconds of work.
 // A key that is away gathers no credit, and one that comes back soon finds its account as it left it.
 #pragma once
 

@@ -56,7 +56,7 @@ class JobQueue {
 
   bool empty() const { return places_.empty(); }
   int32_t size(Lane lane, Priority priority) const { return queues_[IndexOf(lane, priority)].size; }
-  /// Of all priorities.
+  /// The jobs of a lane, of all priorities.
   int32_t size(Lane lane) const;
 
  private:

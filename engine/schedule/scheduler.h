@@ -158,7 +158,7 @@ class Scheduler {
   };
 
   void RunEngine();
-  /// Who has the next turn: a job to start, or one in progress.
+  /// What has the next turn: a job to start, or one in progress.
   struct Turn {
     Lane lane;
     Priority priority;

@@ -12,7 +12,7 @@
 // methods for operators take a namespace and act as if nothing else existed; kAllNamespaces is for the
 // deployment's owner.
 //
-// The lower tiers: what is inserted is also written there, behind the caller. What a lookup finds only there
+// The lower tiers: what is inserted is also written there, in the background. What a lookup finds only there
 // becomes an entry in host memory at once, and its layers arrive while the caller computes with the first
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
@@ -57,9 +57,10 @@
 namespace kvblend::store {
 
 struct InsertOptions {
-  double compute_cost_seconds = 0;  // what computing it again would take, measured or estimated; finite, >= 0
+  double compute_cost_seconds =
+      0;  // how long computing it again would take, measured or estimated; finite, >= 0
   bool pinned = false;
-  bool on_purpose = false;  // somebody asked to store it, rather than it being left over from a prompt
+  bool on_purpose = false;  // a client asked to store it; false: it is left over from a prompt
   std::string label = {};   // free text shown by List
 };
 
@@ -83,12 +84,12 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// `lower`: in the order in which lookups ask them. kInvalidArgument naming the option.
   static absl::StatusOr<std::unique_ptr<ChunkStore>> Create(
       Options options, std::vector<std::unique_ptr<LowerTier>> lower = {});
-  /// Finishes what is on its way to the lower tiers.
+  /// Finishes the writes that are on their way to the lower tiers.
   ~ChunkStore() override;
 
   // --- data path ------------------------------------------------------------------------------------------
 
-  /// A number for the PromptReads of one prompt: earlier prompts' reads go first.
+  /// A number for the PromptReads of one prompt: the reads of earlier prompts go first.
   uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
 
   /// A handle per key, or nothing, in the order of `keys`. What has to be read for the handles is added to
@@ -99,8 +100,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
                                                  PromptReads* reads = nullptr);
 
-  /// As Lookup, but is no use of what it finds: neither a hit nor a sign that somebody asks for it. What is
-  /// only in lower tiers is on its way into memory when this returns.
+  /// As Lookup, but does not count as a use of what it finds: neither as a hit nor as a request. Entries that are only in lower
+  /// tiers are on their way into memory when this returns.
   std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys);
 
   /// An entry of the same chunk whatever its anchor; of several, the best ContentMatch.
@@ -130,7 +131,7 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }
-  /// Takes back what waits to be written to the lower tiers.
+  /// Drops what waits to be written to the lower tiers.
   void DropWrites() {
     lower_.CancelWrites([](const ChunkAddress&) { return true; });
   }
@@ -149,14 +150,14 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
     return SetPinned(filter, key, false);
   }
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
-  /// As Pin, for an entry in host memory, without waiting: it is pinned there at once, and below behind the caller
-  /// (WaitUntilDurable waits for that too). kNotFound; kResourceExhausted: too much is pinned.
+  /// As Pin, for an entry in host memory, but without waiting for lower tiers: it is pinned in memory at once, and in lower tiers
+  /// later (WaitUntilDurable waits for that too). kNotFound: no such entry. kResourceExhausted: too much is pinned.
   absl::Status PinBehind(NamespaceFilter filter, const ChunkKey& key);
 
   StoreStats Stats() const;
-  /// One for each lower tier, in the order of lookups.
+  /// The figures of each lower tier, in the order in which lookups ask them.
   std::vector<TierStats> LowerTierStats() const { return lower_.Report(); }
-  /// Where the replicas that share a lower tier meet; null: nowhere. May be used as long as the store.
+  /// The board on which servers that share a lower tier exchange messages; null: none. Valid as long as the store.
   ReplicaBoard* replica_board() const { return lower_.replica_board(); }
   /// How fast the lower tiers are.
   const ReadMeter& read_meter() const { return read_meter_; }

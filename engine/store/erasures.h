@@ -1,4 +1,4 @@
-// What is being erased while others read in the tiers.
+// Which entries are being erased while others read them in the tiers.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,12 @@
 
 namespace kvblend::store {
 
-/// An entry that was opened can be read after its file is gone. Whoever opens one to keep a copy of it begins a Watch before,
-/// and asks it before he keeps the copy: else an erasure in between would be undone. Thread-safe; outlives its parts.
+/// An entry that was opened can still be read when its file is gone. To keep a copy of an entry, begin a Watch before opening it,
+/// and ask the Watch before keeping the copy; otherwise an erasure in between would be undone. Thread-safe; must outlive its
+/// scopes and watches.
 class Erasures {
  public:
-  /// Erases one key as long as it lives.
+  /// While it lives, the erasure of one key is under way.
   class Scope {
    public:
     Scope(Erasures& erasures, const ChunkKey& key) : erasures_(erasures), key_(key) {
@@ -88,7 +89,7 @@ class Erasures {
   mutable absl::Mutex mutex_;
   uint64_t num_ended_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<ChunkKey, int32_t> running_ ABSL_GUARDED_BY(mutex_);  // erasures under way
-  // As long as somebody watches: which one ended last.
+  // Key -> the number of the last erasure of it that ended; kept while there are watches.
   absl::flat_hash_map<ChunkKey, uint64_t> ended_ ABSL_GUARDED_BY(mutex_);
   std::multiset<uint64_t> watches_ ABSL_GUARDED_BY(mutex_);  // num_ended_ as they began
 };

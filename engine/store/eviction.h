@@ -26,7 +26,7 @@ namespace kvblend::store {
 class EvictionQueue {
  public:
   using EntryId = uint64_t;
-  /// Whose entry it is: any address that stands for them, nullptr too.
+  /// Identifies the owner of an entry: any address, or nullptr.
   using Owner = const void*;
 
   static constexpr double kProbationShare = 0.1;
@@ -47,7 +47,7 @@ class EvictionQueue {
 
   /// `by_owner`: PopOf will be used.
   explicit EvictionQueue(bool by_owner = false) : by_owner_(by_owner) {}
-  /// As if it had been made with by_owner.
+  /// From now on PopOf works, as if the queue had been made with by_owner.
   void CountOwners();
 
   /// REQUIRES: frequency >= 1, cost finite and >= 0, bytes >= 1, id not in the queue.

@@ -113,10 +113,10 @@ class LowerTier {
   /// pinned.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
 
-  /// As ChunkCatalog means it; no effect where namespaces are not counted.
+  /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& /*bytes*/) {}
 
-  /// What it tells about itself.
+  /// Its figures, for metrics and clients.
   virtual TierStats Report() const = 0;
 
   /// Null where replicas do not meet. The tier's; may be used as long as the tier.

@@ -17,7 +17,7 @@ class PrefixSearch {
  public:
   void Add(Entry entry) { entries_.push_back(std::move(entry)); }
 
-  /// To be called once, after the last Add.
+  /// Must be called once, after the last Add.
   void Finish() {
     std::stable_sort(entries_.begin(), entries_.end(),
                      [](const Entry& a, const Entry& b) { return a.text < b.text; });

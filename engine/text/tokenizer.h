@@ -72,7 +72,7 @@ struct TokenizerSpec {
   /// What else begins with such a space: what follows a user-defined token; not, what begins with a space anyway.
   bool space_prefix_every_piece = false;
   bool space_prefix_unless_space = false;
-  /// Of a prompt only its very beginning does, and not what follows a control token.
+  /// Only the very beginning of a prompt gets the space, and not what follows a control token.
   bool space_prefix_first_only = false;
   bool remove_extra_whitespaces = false;  // spaces at both ends, and all but one in a row
   bool splits_at_spaces = false;  // of kUnigram: each space begins a word that is segmented on its own

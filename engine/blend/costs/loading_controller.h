@@ -48,7 +48,7 @@ inline constexpr double kBypassGain = 0.05;
 /// was measured lately: as many as give the whole prompt the shortest predicted time, beginning with those
 /// that lose most by being loaded. Then the largest ratio in [min, max], on a grid of kRatioStep, at which
 /// the prediction is at most (1 + kHiddenTolerance) times that at min.
-/// Without `costs`, or with a tier that was never measured, nothing can be predicted: then it is ratio.ratio
+/// Without `costs`, or with a tier that was never measured, nothing can be predicted: then the ratio is ratio.ratio, kept
 /// within the bounds, and nothing is bypassed. `options`: valid; its ratio fields are not looked at.
 LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& options,
                               const RatioOptions& ratio, const std::optional<LoadingCosts>& costs,

@@ -29,7 +29,7 @@ class LayerTuner {
                    absl::Span<const float> gradient);
   void Step(double rate);
 
-  /// With the mean of the parameters over the last steps, which is steadier than the last ones.
+  /// The correction with the mean of the parameters over the last steps, which is steadier than the last step's.
   LayerCorrection Mean() const;
 
   /// What the steps so far have left, little-endian, for a tuner that is made in the same way.

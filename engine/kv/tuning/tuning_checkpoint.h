@@ -25,8 +25,9 @@ inline constexpr std::string_view kTuningMagic = "KVTUNING";
 std::string EncodeTuning(const LearnerOptions& options, uint64_t identity, int64_t steps,
                          const LayerTuners& tuners);
 
-/// Steps that the bytes have, which are then the tuners'; 0, and the tuners as they are, where the identity is another.
-/// kInvalidArgument naming what is wrong with the bytes, or of another model, chunk format or anchoring; the tuners are as they were.
+/// Sets the tuners to the state in `bytes` and returns how many steps it has. Returns 0 and leaves the tuners alone if the bytes
+/// have another identity. kInvalidArgument: the bytes are damaged, or of another model, chunk format or anchoring; the tuners are
+/// left as they were.
 absl::StatusOr<int64_t> DecodeTuning(const LearnerOptions& options, uint64_t identity, std::string_view bytes,
                                      LayerTuners& tuners);
 
@@ -37,7 +38,8 @@ class TuningCheckpoint {
   /// words.
   TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity);
 
-  /// As DecodeTuning of the file, which errors name; 0 where there is none. Otherwise what reading it gives.
+  /// Reads the file into `tuners` as DecodeTuning does, whose errors then name the file. Returns the steps done; 0 if there is
+  /// no file. Other errors are those of reading it.
   absl::StatusOr<int64_t> Restore(LayerTuners& tuners) const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(int64_t steps, const LayerTuners& tuners) const;

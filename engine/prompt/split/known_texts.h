@@ -1,10 +1,10 @@
-// Where texts that were seen before stand in another text: the texts of chunks, in prompts into which somebody has pasted them.
+// Finds known texts within another text: the texts of chunks, in prompts into which a client has pasted them.
 //
-// Of every known text one run of kWindow bytes is in a table, with its place in the text. A search takes the hash of every run
-// of the text that it looks through, and where the table has it, compares all of the known text by its hash, and in the
-// end by another one. Both are of random bases (text_hash.h): that a text of n bytes is taken for another one happens once in
-// (2^61 / n)^2 comparisons, whoever makes the texts, and would cost a cut in the wrong place. Which run stands for a text is chosen by hash, from all over it, and such that few have the same: chunks
-// often begin with the same title or path.
+// A table holds one run of kWindow bytes of every known text, with its place in the text. A search hashes every run of the text
+// that it looks through. Where the table has a run, the whole known text is compared by its hash, and in the end by a second
+// one. Both hashes have random bases (text_hash.h): a text of n bytes is mistaken for another one once in (2^61 / n)^2
+// comparisons, whoever makes the texts, and a mistake would cost a cut in the wrong place. The run that stands for a text is
+// chosen by hash from all over the text, so that few texts have the same run: chunks often begin with the same title or path.
 //
 // The texts themselves are not kept: a hundred bytes or so for each. Namespaces know nothing of each other.
 #pragma once

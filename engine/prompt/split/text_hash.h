@@ -15,7 +15,7 @@ class TextHash {
  public:
   TextHash(std::string_view text, uint64_t base);
 
-  /// Of [begin, end). REQUIRES: begin <= end <= size of the text
+  /// The hash of the bytes [begin, end) of the text. REQUIRES: begin <= end <= size of the text
   uint64_t Of(size_t begin, size_t end) const;
 
   /// A base from the system's random numbers.

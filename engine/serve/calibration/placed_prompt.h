@@ -38,7 +38,7 @@ class PlacedPrompt {
     int32_t index() const { return index_; }
     /// [tokens, channels]: each token's K before RoPE and V.
     absl::Span<const float> fresh() const { return fresh_; }
-    /// Of fresh, a chunk's rows.
+    /// The rows of fresh() that belong to a chunk.
     absl::Span<const float> FreshOf(const Chunk& chunk) const {
       const size_t channels = fresh_.size() / owner_.num_tokens_;
       return fresh_.subspan(chunk.begin * channels, chunk.tokens.size() * channels);

@@ -33,9 +33,9 @@ struct TokenRange {
 /// Ascending, without common tokens, none empty.
 using TokenRanges = std::vector<TokenRange>;
 
-/// Those of them below `end`, cut to it.
+/// The ranges below `end`; one that reaches beyond is cut there.
 TokenRanges RangesBefore(const TokenRanges& ranges, int32_t end);
-/// Up to which token the same ones are in both.
+/// The first token that is in only one of the two; INT32_MAX: there is none.
 int32_t AgreeUntil(const TokenRanges& a, const TokenRanges& b);
 /// REQUIRES: it begins where the last one of `ranges` ends, or behind.
 void AppendRange(TokenRange range, TokenRanges& ranges);
@@ -52,7 +52,7 @@ struct SharedPrefix {
   TokenRanges loaded = {};  // those of the tokens whose KV came from the store; the others were computed
 };
 
-/// Of running sequences; KeptSequences has the others. For the engine thread only.
+/// The prefixes of running sequences; KeptSequences has those that are kept. For the engine thread only.
 class SharedPrefixes {
  private:
   struct Entry {

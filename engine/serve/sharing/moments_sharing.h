@@ -28,10 +28,11 @@ namespace kvblend {
 /// For the thread that learns, but for stats(), which is thread-safe. Calls may block as the board's do.
 class MomentsSharing final : public kv::OtherPairs {
  public:
-  /// Those whose moments a fit takes: of more, the ones that have seen the most. A fit has the moments of one layer of one of
-  /// them in memory at a time.
+  /// A fit takes the moments of at most so many other servers; of more, those that have seen the most. It has the moments of one
+  /// layer of one server in memory at a time.
   static constexpr int32_t kMaxReplicas = 16;
-  /// What is left on the board goes after so many times the time between two writes without a sign of life, at least a minute.
+  /// What a server has left on the board expires after so many intervals between writes without a sign of life, but not before a
+  /// minute has passed.
   static constexpr int32_t kTurnsToLive = 60;
 
   struct Options {

@@ -22,7 +22,7 @@ class UnigramModel {
 
   /// `text` must outlive the model, and no other piece may have it.
   void Add(std::string_view text, TokenId token, double score);
-  /// To be called once, after the last Add. `unknown_score`: of a character that is no piece.
+  /// Must be called once, after the last Add. `unknown_score`: the score of a character that is not a piece.
   void Finish(double unknown_score, Precision precision);
 
   /// Appends the tokens of `text`, valid UTF-8. Characters that are no piece become what `pieces` have for them

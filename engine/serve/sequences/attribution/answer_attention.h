@@ -23,7 +23,7 @@
 
 namespace kvblend {
 
-/// Of a token, the chunks that it attends to most; what is left out counts as nothing.
+/// For each token only so many chunks are reported, those that it attends to most; the others count as not attended to.
 inline constexpr size_t kMaxAttributedChunks = 4;
 
 /// For the engine thread only. The runtime must outlive it.

@@ -30,7 +30,7 @@ class RedisBoard final : public ReplicaBoard {
  private:
   absl::Status Set(const std::string& key, std::string_view bytes, absl::Duration ttl);
   absl::Status Name(const Place& place, absl::Duration ttl);
-  /// Of each key, its string if that has `bytes` bytes. Per key: kNotFound, kDataLoss, kUnavailable.
+  /// The string of each key, if it has `bytes` bytes. Errors per key: kNotFound, kDataLoss, kUnavailable.
   std::vector<absl::StatusOr<std::string>> GetAll(const std::vector<std::string>& keys, int64_t bytes);
 
   ClusterClient& cluster_;
