@@ -32,8 +32,10 @@ void BM_Linear(benchmark::State& state) {
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, **weights, false, y.view); });
   // With --gemm=int8 the weights are rounded to codes when they are packed.
-  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
-  state.counters["of_onednn"] = BareGemmSeconds(OperandsOfCodes(), rows, in, out) / seconds;
+  const GemmOperands operands =
+      gemm == CpuBackendOptions::Gemm::kInt8 ? GemmOperands::kInt8 : OperandsOfFloats();
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), operands);
+  state.counters["of_onednn"] = BareGemmSeconds(operands, rows, in, out) / seconds;
 }
 BENCHMARK(BM_Linear)
     ->ArgsProduct({{1, 8, 32, 64, 128, 300, 1024, 6000}, {576}, {960, 3072, 576}})
@@ -47,7 +49,7 @@ void LinearOfCodes(benchmark::State& state, int32_t bits, WeightUsage usage = We
   Matrix x(Cpu().compute_dtype(), rows, in), y(DataType::kF32, rows, out);
   const double seconds =
       Measure(state, [&] { return Cpu().Linear(TheStream(), x.view, *weights, false, y.view); });
-  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes());
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * in * out), OperandsOfCodes(usage));
 }
 
 // Of 4 bits.
@@ -90,7 +92,7 @@ void BM_LinearFromMemory(benchmark::State& state) {
       status.Update(Cpu().Linear(TheStream(), x.view, *weights, false, y.view));
     return status;
   });
-  ReportFlops(state, seconds, 120.0 * static_cast<double>(rows * in * out));
+  ReportFlops(state, seconds, 120.0 * static_cast<double>(rows * in * out), OperandsOfFloats());
   ReportRead(state, seconds, 60.0 * in * out * static_cast<double>(SizeOf(Cpu().compute_dtype())));
 }
 BENCHMARK(BM_LinearFromMemory)->Arg(1)->Arg(4)->Arg(8)->Arg(32)->Arg(33)->UseRealTime();
@@ -113,7 +115,7 @@ void BM_ExpertLinear(benchmark::State& state) {
   const double seconds = Measure(state, [&] {
     return Cpu().ExpertLinear(TheStream(), x.view, *weights, {experts.data(), rows}, y.view);
   });
-  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * kIn * kOut));
+  ReportFlops(state, seconds, 2.0 * static_cast<double>(rows * kIn * kOut), OperandsOfCodes());
   if (tokens == 1) ReportRead(state, seconds, kChosen * kIn * kOut * 4.5 / 8);
 }
 BENCHMARK(BM_ExpertLinear)->Arg(1)->Arg(8)->Arg(64)->Arg(300)->Arg(1024)->UseRealTime();
@@ -127,7 +129,7 @@ void BM_SelectiveAttention(benchmark::State& state) {
   const double seconds = Measure(state, [&] {
     return Cpu().SelectiveAttention(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view, out.view);
   });
-  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
+  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim, OperandsOfAttention());
   if (state.range(0) == 1) {  // one layer's KV stays in the caches
     const double bytes = 2.0 * kContext * kKvWidth * 2;
     ReportMoved(state, seconds, bytes, bytes);
@@ -183,7 +185,8 @@ void BM_AttentionMass(benchmark::State& state) {
   const double seconds = Measure(state, [&] {
     return Cpu().AttentionMass(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view, mass.view);
   });
-  ReportFlops(state, seconds, 2.0 * SeenKeys(positions) * kHeads * kHeadDim);  // the scores, once
+  ReportFlops(state, seconds, 2.0 * SeenKeys(positions) * kHeads * kHeadDim,
+              OperandsOfAttention());  // the scores, once
 }
 BENCHMARK(BM_AttentionMass)->Arg(30)->UseRealTime();
 
@@ -197,7 +200,7 @@ void BM_SelectiveAttentionWithMass(benchmark::State& state) {
     return Cpu().SelectiveAttentionWithMass(TheStream(), *kv.plan, q.view, {kHeads, kScale}, kv.view,
                                             out.view, mass.view);
   });
-  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim);
+  ReportFlops(state, seconds, 4.0 * SeenKeys(positions) * kHeads * kHeadDim, OperandsOfAttention());
 }
 BENCHMARK(BM_SelectiveAttentionWithMass)->Arg(30)->UseRealTime();
 
@@ -230,12 +233,14 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(kept, argv)) return 1;
   kvblend::ConfigurePeaks(kvblend::kernels::num_threads, cpu_time);
   const std::string backend = kvblend::kernels::Cpu().Describe();
-  const double gemm = kvblend::GemmPeakGflops(kvblend::kernels::Operands()),
-               codes = kvblend::GemmPeakGflops(kvblend::GemmOperands::kInt8);
+  const double gemm = kvblend::GemmPeakGflops(kvblend::kernels::OperandsOfFloats()),
+               codes = kvblend::GemmPeakGflops(kvblend::GemmOperands::kInt8),
+               pairs = kvblend::GemmPeakGflops(kvblend::GemmOperands::kInt16);
   const double copy = kvblend::CopyGbps(kvblend::kLargeFootprint), read = kvblend::ReadGbps();
   benchmark::AddCustomContext("backend", backend);
   benchmark::AddCustomContext("gemm_peak_gflops", std::to_string(gemm));
   benchmark::AddCustomContext("int8_peak_gops", std::to_string(codes));
+  benchmark::AddCustomContext("int16_peak_gops", std::to_string(pairs));
   benchmark::AddCustomContext("copy_peak_gbps", std::to_string(copy));
   benchmark::AddCustomContext("read_peak_gbps", std::to_string(read));
   benchmark::RunSpecifiedBenchmarks();

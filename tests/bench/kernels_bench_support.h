@@ -35,13 +35,23 @@ inline Stream& TheStream() {
   return *stream;
 }
 
-/// What attention and products of weights that are no codes multiply.
-inline GemmOperands Operands() {
+/// What weights that are no codes are multiplied as.
+inline GemmOperands OperandsOfFloats() {
   return Cpu().compute_dtype() == DataType::kBF16 ? GemmOperands::kBF16 : GemmOperands::kF32;
 }
-/// What weights that are codes are multiplied as.
-inline GemmOperands OperandsOfCodes() {
-  return gemm == CpuBackendOptions::Gemm::kInt8 ? GemmOperands::kInt8 : Operands();
+/// What weights that are codes are multiplied as. The backend chooses by the processor, and says so in its description.
+inline GemmOperands OperandsOfCodes(WeightUsage usage = WeightUsage::kLinear) {
+  const std::string description = Cpu().Describe();
+  const auto has = [&](const char* what) { return description.find(what) != std::string::npos; };
+  if (has("GEMM in int8") || (usage == WeightUsage::kTolerantLinear && has("asymmetric int8"))) {
+    return GemmOperands::kInt8;
+  }
+  return has("GEMM in int16") ? GemmOperands::kInt16 : OperandsOfFloats();
+}
+/// What attention over pages of bf16 multiplies.
+inline GemmOperands OperandsOfAttention() {
+  return Cpu().Describe().find("attention in int16") != std::string::npos ? GemmOperands::kInt16
+                                                                          : OperandsOfFloats();
 }
 
 // Cheap pseudo-random values in [-1, 1).
@@ -147,8 +157,7 @@ double Measure(benchmark::State& state, const Operation& operation) {
   return (Seconds() - start) / static_cast<double>(state.iterations());
 }
 
-inline void ReportFlops(benchmark::State& state, double seconds, double flops,
-                        GemmOperands operands = Operands()) {
+inline void ReportFlops(benchmark::State& state, double seconds, double flops, GemmOperands operands) {
   state.counters["GFLOP/s"] = flops / seconds / 1e9;
   state.counters["of_peak"] = flops / seconds / 1e9 / GemmPeakGflops(operands);
 }

@@ -96,7 +96,8 @@ void BM_KvLoadCorrected(benchmark::State& state) {
                                    pages.view);
     });
   });
-  ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * static_cast<double>(rank));
+  ReportFlops(state, seconds, 2.0 * 2 * kLayers * kContext * 2 * kKvWidth * static_cast<double>(rank),
+              OperandsOfFloats());
 }
 BENCHMARK(BM_KvLoadCorrected)
     ->Args({static_cast<int>(KvEncoding::kBF16), 16})
