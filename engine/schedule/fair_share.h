@@ -1,5 +1,6 @@
-// Which key is next, by how much time each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) over seconds of work.
-// A key that is away gathers no credit, and one that comes back soon finds its account as it left it.
+// Which key is next, by how much time each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) over seconds of
+// work.
+// A key that is away earns no credit, and one that comes back soon finds its account as it left it.
 #pragma once
 
 #include <string>
@@ -17,7 +18,7 @@ class FairShare {
   void Leave(const std::string& key);
   /// The key has had so many seconds, at least kLeast, each of which counts so much. It may be away meanwhile.
   void Charge(const std::string& key, double seconds, double counts = 1);
-  /// What it has had, compared with the others: the least is next. REQUIRES: it has joined.
+  /// The key's account, to be compared with those of others: the lowest is next. REQUIRES: it has joined.
   double Of(const std::string& key) const;
 
   /// What a turn counts however short it was, so that keys take turns.

@@ -1,7 +1,7 @@
 // The order in which waiting jobs get their turn.
 //
-// Each lane has a queue per priority. There the fairness key that has had least (fair_share.h) is next; a key's own jobs come
-// in the order of their arrival. So a flood of one key's jobs delays another's by no more than what is being done.
+// Each lane has a queue per priority. In it, the fairness key that has had the least time (fair_share.h) is next; jobs of the same
+// key come in the order of their arrival. So many jobs of one key do not delay those of another, except by the work in progress.
 //
 // Thread safety: none; the scheduler guards it.
 #pragma once
@@ -21,7 +21,7 @@ namespace kvblend::schedule {
 enum class Lane : uint8_t {
   kInteractive,  // somebody waits for the answer
   kBulk,         // chunk puts
-  kBackground,   // chunk computations behind responses
+  kBackground,   // chunks that are computed after their requests were answered
 };
 inline constexpr int kNumLanes = 3;
 
@@ -46,7 +46,7 @@ class JobQueue {
   /// Returns whether the job was there.
   bool Remove(JobId id);
 
-  /// What the keys of a lane and priority have had. Those with jobs in the queue have joined.
+  /// How much time the keys of a lane and priority have had. Keys with jobs in the queue have joined.
   FairShare& share(Lane lane, Priority priority = Priority::kNormal) {
     return queues_[IndexOf(lane, priority)].share;
   }

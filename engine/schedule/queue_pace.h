@@ -1,5 +1,6 @@
-// How fast a queue moves: from predictions of what its jobs cost and from how long they took, all that else was done meanwhile
-// included. So a prediction that is wrong by a factor, or answers that are decoded in between, make the next one right.
+// How fast a queue moves, learned from the predicted times of its jobs and from how long they really took, including everything
+// else that was done meanwhile. So later predictions allow for a factor by which predictions are wrong, and for answers
+// that are decoded in between.
 #pragma once
 
 #include "absl/time/time.h"
@@ -13,7 +14,7 @@ class QueuePace {
   void Works(absl::Time now);
   /// A job that was predicted to take so many seconds is over. `more`: others wait or are in progress.
   void Ended(double predicted_seconds, absl::Time now, bool more);
-  /// No job is left, though none has ended now: whoever waited has gone.
+  /// No job is left, though none has ended now: those that waited were abandoned.
   void Rests() { since_ = absl::InfiniteFuture(); }
 
   /// How long jobs take that were predicted to take so many seconds together; as predicted until some have ended.

@@ -1,4 +1,4 @@
-// Runs jobs on the one engine thread, several in progress at a time, a little of one after a little of another.
+// Runs jobs on the engine thread. Several jobs are in progress at a time, and take turns there.
 //
 // Life of a job:
 //
@@ -14,25 +14,25 @@
 // Cancellation.
 //
 // What comes next:
-//  - Lanes share the time that they need 16 : 4 : 1, those of the others when they need none.
-//  - Within a lane priorities do the same: whoever is urgent goes first, and waiting is what ages the others, since a turn
-//    is owed to them for every 4 or 16 that they let pass. So none starves, however much the others ask for.
+//  - Lanes share the time 16 : 4 : 1; a lane that has nothing to do leaves its share to the others.
+//  - Within a lane the priorities share its time in the same way: the urgent go first, but the others are owed a turn for every
+//    4 or 16 that they let pass. So none starves, however much the others ask for.
 //  - A lane's next job (job_queue.h), the one of the priority that is owed most, is started as soon as it has room and fewer
 //    than max_in_progress jobs of its lane and of its priority or a higher one are in progress.
-//  - Within a priority the fairness key that has had least goes on, and of a key's jobs the one that has least left to do;
-//    kAgeing of the time since it was submitted counts as done, so that a job of s seconds that has waited s / kAgeing
-//    is overtaken by none that comes later.
-//  - A job in progress that waits for something that is on its way has no turn as long as there is anything else to do,
-//    and one that has been cancelled has the next one.
+//  - Within a priority the fairness key that has had the least time goes on, and of its jobs the one with the least left to
+//    do. kAgeing times the time since a job was submitted counts as done, so that a job of s seconds that has waited
+//    s / kAgeing is no longer overtaken by later ones.
+//  - A job in progress that waits for something on its way has no turn while there is anything else to do. One that has been
+//    cancelled has the next turn.
 //
-// Jobs may leave work behind that they share (a batch that is being decoded): Options::ongoing does a little of it at a
-// time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may wait until
-// that work has room for what it will leave (Job::has_room); others for which there is room begin before it, but only
-// for kRoomPatience: then its lane waits behind it, other priorities too, and of less urgent lanes those that ask for the
-// same room (Job::room), so that a large one is not overtaken for ever.
-// Charge lets keys pay for that work as they do for their jobs.
+// Jobs may leave shared work behind (a batch that is being decoded): Options::ongoing does a little of it at a time, on the
+// engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may have to wait until that work has
+// room for what the job will leave behind (Job::has_room). Other jobs for which there is room then begin before it, but only
+// for kRoomPatience. After that its lane waits behind it, other priorities too, and so do jobs of less urgent lanes that ask
+// for the same room (Job::room), so that a large job is not overtaken for ever.
+// Charge lets keys pay for the shared work as they do for their jobs.
 //
-// Where there is neither, Options::idle is asked for what can be done meanwhile.
+// Where there are neither jobs nor shared work, Options::idle is called.
 //
 // Thread safety: every method may be called from any thread.
 #pragma once
@@ -65,11 +65,11 @@ struct Job {
   Lane lane = Lane::kInteractive;
   Priority priority = Priority::kNormal;
   absl::Time deadline = absl::InfiniteFuture();
-  /// What it will take at the least, from its start until it is over; 0: not known. A job that waits until half of that no
-  /// longer fits before its deadline is abandoned then: predictions err, but not by so much.
+  /// How long it will take at the least, from its start until it is over; 0: not known. When half of that no longer fits before
+  /// its deadline, a waiting job is abandoned: predictions err, but not by so much.
   double predicted_seconds = 0;
-  /// What it counts while it waits, as all jobs of its lane do: what it should take, right or wrong by a factor that is
-  /// learned from those that end. And what the jobs that will go on with it count.
+  /// The predicted time that it adds to its lane's queue while it waits. It may be wrong by a factor that is the same for all jobs
+  /// of the lane: the factor is learned from jobs that end. `continued_seconds` is that of the jobs that will continue it.
   double queue_seconds = 0, continued_seconds = 0;
   int64_t tokens = 0;  // for Options::max_queued_tokens
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
@@ -78,7 +78,7 @@ struct Job {
   /// Asked on the engine thread whenever the job might begin and others are in progress, or there is ongoing
   /// work; false: later. The scheduler's lock is held: it may not call back. Null: always.
   std::function<bool()> has_room = nullptr;
-  /// Which room that is: what one job has of it is missing to others that ask for the same.
+  /// Which room that is; jobs with the same number compete for the same room.
   int32_t room = 0;
   /// Does a little, and returns whether there is more to do.
   std::function<bool()> advance;
@@ -95,15 +95,15 @@ class Scheduler {
     int64_t max_queued_tokens = 0;        // of all of them, but one job may always wait; 0: any number
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
     std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane and priority; at least 1
-    /// Does a little of what jobs have left behind and returns whether more is left. Called after every job, and again
-    /// as long as there is more. Null: jobs leave nothing.
+    /// Does a little of the work that jobs have left behind and returns whether more is left. Called after every job, and again
+    /// as long as there is more. Null: jobs leave nothing behind.
     std::function<bool()> ongoing = nullptr;
     /// For how long jobs of a lane run between two turns of `ongoing`, at least one `advance`, and to the nearest one.
     /// Called as has_room is. Null: one `advance`.
     std::function<absl::Duration(Lane)> slice = nullptr;
-    /// Does a little of what nobody waits for, and returns whether there is more. Called on the engine thread while there
-    /// is nothing else to do, after jobs and `ongoing` have had a turn, until it returns false; not while draining. Whoever
-    /// comes waits for no more than one call. Null: there is none.
+    /// Does a little work that no client waits for, and returns whether there is more. Called on the engine thread while there
+    /// is nothing else to do, after jobs and `ongoing` have had a turn, until it returns false; not while draining. A new
+    /// job waits for at most one call of it. Null: there is no such work.
     std::function<bool()> idle = nullptr;
   };
   static constexpr double kAgeing = 1;
@@ -122,7 +122,7 @@ class Scheduler {
   /// REQUIRES: both functions are set.
   absl::StatusOr<JobId> Submit(Job job);
 
-  /// The key has had so many seconds of ongoing work.
+  /// Charges a key with so many seconds of ongoing work.
   void Charge(Lane lane, Priority priority, const std::string& fairness_key, double seconds);
 
   /// Abandons a queued job with `status` before returning true; false, without effect, when it runs, is over
@@ -139,11 +139,11 @@ class Scheduler {
   int32_t unfinished(Lane lane) const;  // those waiting and those in progress
   int32_t running() const;              // jobs in progress
   int64_t waiting_tokens() const;       // of waiting interactive and bulk jobs
-  /// How long these are predicted to take together, with all that else is done meanwhile.
+  /// How long these jobs are predicted to take together, including everything else that is done meanwhile.
   absl::Duration predicted_wait() const;
   bool has_ongoing() const;
 
-  /// What ongoing work has waited for: runs of jobs between two turns of it.
+  /// How often and for how long jobs have run between two turns of the ongoing work.
   struct Slices {
     int64_t count = 0;
     absl::Duration time;

@@ -1,4 +1,4 @@
-// Which entries host memory holds, what they take, and which goes first. Private to this folder.
+// Which entries host memory holds, how many bytes they take, and which is evicted first. Private to this folder.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,7 @@
 namespace kvblend::store::internal {
 
 /// Entries by key, by content and by namespace; their bytes, which never exceed the budget; the order in
-/// which idle ones are evicted. Knows nothing of lower tiers and of what the entries' bytes are. No lock:
-/// not thread-safe.
+/// which idle ones are evicted. Knows nothing of lower tiers, nor of the contents of entries. Not thread-safe.
 class ChunkIndex {
  public:
   struct Limits {
@@ -44,19 +43,19 @@ class ChunkIndex {
 
   Entry* Find(const ChunkKey& key) const;
   Entry* Find(NamespaceFilter filter, const ChunkKey& key) const;
-  /// The smallest ContentMatch of that content.
+  /// The entry of that content with the smallest ContentMatch.
   Entry* FindAnyAnchor(const ContentKey& content_key) const;
   /// The first `limit` entries after `after`.
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const;
   static ChunkInfo InfoOf(const Entry& entry);
 
-  /// Somebody has asked for this chunk, whether it is here or not.
+  /// Notes a request for this chunk, whether it is here or not.
   void RecordAsked(const ChunkKey& key);
-  /// How often somebody has lately, at least 1; for eviction.
+  /// How often it was requested lately, at least 1; for eviction.
   int64_t FrequencyOf(const Entry& entry) const;
 
-  /// Sets the figures that the index knows.
+  /// Fills in the figures that the index knows.
   void Report(StoreStats& stats) const;
   int64_t pinned_bytes() const { return pinned_bytes_; }
 
@@ -66,7 +65,7 @@ class ChunkIndex {
   /// first. kResourceExhausted, with nothing changed: it does not fit beside what is pinned or in use, or is
   /// pinned and over the limit of pinned bytes; names the bytes. REQUIRES: the key is not there.
   absl::Status Add(std::unique_ptr<Entry>& entry, Removed& evicted);
-  /// No lookup finds it any more; it goes once the last handle has gone. REQUIRES: resident.
+  /// Erases an entry: no lookup finds it any more, and it is freed once the last handle has gone. REQUIRES: resident.
   void Erase(Entry* entry, Removed& removed);
   void AddHandle(Entry* entry);
   void DropHandle(Entry* entry, Removed& removed);
@@ -74,16 +73,16 @@ class ChunkIndex {
   absl::Status SetPinned(Entry* entry, bool pinned);
   /// Whether so many bytes more could be pinned. kResourceExhausted.
   absl::Status CheckPinLimit(int64_t bytes) const;
-  /// NamespaceQuotas::bytes from now on; evicts what is idle of those that have more.
+  /// Sets NamespaceQuotas::bytes; evicts idle entries of namespaces that have more.
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted);
-  /// Whether so many bytes fit the namespace's quota beside so many that stay. kResourceExhausted naming it.
+  /// Whether `bytes` fit into the namespace's quota beside `kept` bytes that stay. kResourceExhausted naming the quota.
   absl::Status CheckNamespace(const std::string& tenant_namespace, int64_t bytes, int64_t kept) const;
 
  private:
   absl::Status MakeRoom(const std::string& tenant_namespace, int64_t bytes, Removed& evicted);
-  /// What is pinned or in use there. REQUIRES: there are quotas.
+  /// Bytes of the namespace that are pinned or in use. REQUIRES: there are quotas.
   int64_t KeptBytesOf(const std::string& tenant_namespace) const;
-  /// Evicts until so many bytes more fit its quota, or nothing is idle.
+  /// Evicts until `bytes` more fit into its quota, or nothing is idle.
   void EvictInNamespace(const std::string& tenant_namespace, int64_t bytes, Removed& evicted);
   void Evict(EvictionQueue::EntryId id, Removed& evicted);
   void UpdateEvictability(Entry* entry);

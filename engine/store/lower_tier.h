@@ -1,5 +1,5 @@
-// What the chunk store asks of a tier below host memory: a place where entries outlive eviction, and may
-// outlive the process. Implemented by engine/store/disk and engine/store/redis.
+// The interface of a tier below host memory: a place where entries survive eviction, and perhaps the process.
+// Implemented by engine/store/disk and engine/store/redis.
 #pragma once
 
 #include <compare>
@@ -37,7 +37,7 @@ struct ReadPriority {
 
 using ReadId = uint64_t;
 
-/// An entry open for reading, whatever becomes of it in its tier meanwhile. Thread-safe; the tier must
+/// An entry open for reading. It can be read even if its tier evicts or erases it meanwhile. Thread-safe; the tier must
 /// outlive it.
 class LowerTierEntry {
  public:
@@ -48,11 +48,11 @@ class LowerTierEntry {
   /// Checked: its checksum is right, and it is of the key that was asked for.
   virtual const EntryHeader& header() const = 0;
 
-  /// By an operator, when it was opened.
+  /// Whether an operator had pinned it when it was opened.
   virtual bool pinned() const = 0;
 
-  /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment, the
-  /// caller's again when `done` is called.
+  /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment. They must stay until
+  /// `done` is called.
   ///
   /// `done` is called exactly once, on a thread of the tier with no lock held: OK when the layer's checksums
   /// matched; kCancelled; kDataLoss or another error when the layer could not be read. After any error the
@@ -81,11 +81,11 @@ class LowerTier {
   virtual ~LowerTier() = default;
 
   virtual Tier tier() const = 0;
-  /// Whether what Put has stored is kept until someone erases it or room is needed, rather than until a
-  /// machine elsewhere restarts or a time is over.
+  /// Whether entries stay until they are erased or room is needed. In other tiers they may also go when another machine
+  /// restarts, or after some time.
   virtual bool durable() const = 0;
 
-  /// Stores an entry, whole or not at all; OK at once when it is there. Blocks.
+  /// Stores an entry, whole or not at all; OK at once when it is already there. Blocks.
   /// kInvalidArgument: as CheckStorable and EncodeEntryHeader say.
   virtual absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) = 0;
 
@@ -95,22 +95,22 @@ class LowerTier {
   virtual std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(
       absl::Span<const ChunkKey> keys, absl::Time deadline) = 0;
 
-  /// Per content key the best match. Blocks as OpenEntries does.
+  /// For each content key, opens the best match. Blocks as OpenEntries does.
   virtual std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                                  absl::Time deadline) const = 0;
 
-  /// Whether Put would store nothing new. Answers at once, from what is known here: a tier across the network
-  /// may be wrong either way.
+  /// Whether the entry is there already, so that Put would store nothing new. Answers at once from what this process knows: for a
+  /// tier across the network the answer may be wrong either way.
   virtual bool Contains(const ChunkKey& key) const = 0;
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
   /// The first `limit` entries after `after`; none where they can't be listed.
   virtual std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                       int64_t limit) const = 0;
 
-  /// Whether there was one.
+  /// Erases an entry; returns whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// What is pinned is not evicted, restarts included; idempotent. kNotFound, also where nothing can be
-  /// pinned.
+  /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound: no such entry, or
+  /// the tier cannot pin.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
 
   /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.
@@ -119,7 +119,7 @@ class LowerTier {
   /// Its figures, for metrics and clients.
   virtual TierStats Report() const = 0;
 
-  /// Null where replicas do not meet. The tier's; may be used as long as the tier.
+  /// The board on which servers exchange messages, owned by the tier; null: it has none.
   virtual ReplicaBoard* replica_board() { return nullptr; }
 
   /// Called with an entry that is being evicted though it was asked for more than once, while it can still be

@@ -1,4 +1,4 @@
-// The tiers below host memory as one: the disk over what is across the network.
+// The tiers below host memory as one: the disk, and below it Redis.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@
 
 namespace kvblend::store {
 
-/// Asks its tiers in order, and writes to each of them behind the caller, so that a slow one holds up none of
+/// Asks its tiers in order, and writes to each of them in the background, so that a slow one does not hold up
 /// the others. An entry that a tier could not read is not asked for there for a while. An entry that a tier
 /// evicts, and that was asked for more than once, is written to those tiers below that do not have it.
 /// Thread-safe.
@@ -48,9 +48,9 @@ class LowerTiers {
 
   // --- reading --------------------------------------------------------------------------------------------
 
-  /// Per key the first tier's entry that can be opened; null: none, a miss.
+  /// For each key, the entry of the first tier in which it can be opened; null: a miss.
   std::vector<std::shared_ptr<LowerTierEntry>> Open(absl::Span<const ChunkKey> keys, absl::Time deadline);
-  /// Per content key the first tier's match.
+  /// For each content key, the match of the first tier that has one.
   std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                          absl::Time deadline) const;
   /// What is erased, and read to be kept elsewhere.
@@ -63,10 +63,10 @@ class LowerTiers {
   /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
-  /// Pins the entry in the durable tier, behind the caller and what is queued; WaitUntilDurable waits for that too. A tier that
-  /// refuses, or fails, says so in the log.
+  /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for that too. If the tier
+  /// refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);
-  /// Takes back the queued entries for which `unwanted` is true; waits for those that are being written.
+  /// Drops the queued entries for which `unwanted` is true; waits for those that are being written.
   void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
   /// Waits until no tier has this entry in its queue. kDeadlineExceeded.
   absl::Status WaitUntilWritten(const ChunkKey& key, absl::Time deadline);

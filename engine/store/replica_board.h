@@ -1,5 +1,5 @@
-// Where replicas of a server leave something for each other, beside the chunks that they share: each a note of a fixed size,
-// and larger parts that the note stands for. What it is, is theirs; here it is bytes. Implemented by engine/store/redis.
+// A board on which servers that share chunks (replicas) leave messages for each other: each server a note of a fixed size, and
+// larger parts that belong to the note. To the board these are just bytes. Implemented by engine/store/redis.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,7 @@
 
 namespace kvblend::store {
 
-/// Thread-safe. Calls block for as long as what is across the network may take to show that it does not work; nobody who
-/// serves a request should make them.
+/// Thread-safe. Calls may block until the network times out, so threads that serve requests should not make them.
 class ReplicaBoard {
  public:
   /// Replicas of one space find each other. Both are lower-case hexadecimal digits.
@@ -31,17 +30,17 @@ class ReplicaBoard {
 
   virtual ~ReplicaBoard() = default;
 
-  // Each of these replaces what stood there, and goes when `ttl`, whole seconds and at least one, is over. Parts first: the
-  // note is what others find. kResourceExhausted: too large, or there is no memory. kUnavailable: it does not work now.
+  // Each of these replaces what was there before, and expires after `ttl`, in whole seconds and at least one. Write the parts
+  // first, because others find them by the note. kResourceExhausted: too large, or there is no memory. kUnavailable: it does not work now.
   virtual absl::Status PutPart(const Place& place, int32_t part, std::string_view bytes,
                                absl::Duration ttl) = 0;
   virtual absl::Status PutNote(const Place& place, std::string_view bytes, absl::Duration ttl) = 0;
   /// From now on as long as if it had been put now. False: the note or a part is gone. kUnavailable.
   virtual absl::StatusOr<bool> Prolong(const Place& place, int32_t num_parts, absl::Duration ttl) = 0;
-  /// When it returns OK, nobody finds the note. kUnavailable.
+  /// Removes the note: when it returns OK, no other server finds it. kUnavailable.
   virtual absl::Status Remove(const Place& place, int32_t num_parts) = 0;
 
-  /// All notes of a space, one's own too, in no order. kUnavailable.
+  /// All notes of a space, including one's own, in no particular order. kUnavailable.
   virtual absl::StatusOr<std::vector<Note>> Notes(std::string_view space, int64_t note_bytes) = 0;
   /// kNotFound. kDataLoss: it is not of that size, for which no memory is taken. kUnavailable.
   virtual absl::StatusOr<std::string> Part(const Place& place, int32_t part, int64_t part_bytes) = 0;

@@ -1,4 +1,4 @@
-// Writes new entries to a lower tier behind the computation that made them.
+// Writes new entries to a lower tier in the background.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace kvblend::store {
 
-/// One thread and a queue bounded in bytes. What does not fit into the queue is not written, which costs a
-/// later miss and nothing else. Thread-safe.
+/// One thread and a queue bounded in bytes. What does not fit into the queue is not written, which only costs a
+/// later miss. Thread-safe.
 class WriteBehind {
  public:
   struct Stats {
@@ -42,10 +42,10 @@ class WriteBehind {
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
-  /// Pins an entry of the tier, behind what is queued.
+  /// Pins an entry of the tier, after what is queued.
   void EnqueuePin(const ChunkAddress& address);
 
-  /// Takes back the queued entries for which `unwanted` is true; waits for the end of one being written.
+  /// Drops the queued entries for which `unwanted` is true; waits for the end of one being written.
   void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
 
   /// Waits until this entry is no longer queued and says what became of it, as long as that is remembered
@@ -61,7 +61,7 @@ class WriteBehind {
  private:
   struct Item {
     ChunkAddress address;
-    std::shared_ptr<const ChunkKv> kv;  // null: is there, and only pinned
+    std::shared_ptr<const ChunkKv> kv;  // null: the entry is there, and is only to be pinned
     int64_t bytes() const { return kv == nullptr ? 0 : kv->size_bytes(); }
     bool pinned = false;
     LowerTier::PutOptions options;
