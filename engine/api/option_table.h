@@ -1,5 +1,5 @@
-// Every setting of an engine but its model, once: what users call it, where it lies in EngineOptions, and what
-// is allowed. The flags of kvblend-server and kvblend, the server's environment variables and configuration
+// One row for every setting of an engine except its model: its name, the field of EngineOptions that holds it, and the
+// values that are allowed. The flags of kvblend-server and kvblend, the server's environment variables and configuration
 // file, and the engine's own checks all come from this table.
 #pragma once
 
@@ -23,7 +23,8 @@ struct NumberOption {
   OptionField<T> field;
   T min;
   T max;
-  const char* word_for_zero = nullptr;  // which may be written for 0
+  const char* word_for_zero = nullptr;  // what users may write for 0; null: only the number
+  bool above_min = false;               // `min` itself is not allowed
 };
 struct BytesOption {
   OptionField<int64_t> field;
@@ -39,7 +40,7 @@ struct TextOption {
   absl::Status (*check)(std::string_view text) = nullptr;
 };
 struct FileOption {
-  OptionField<std::string> field;  // of a file that must be there, or empty
+  OptionField<std::string> field;  // path of a file that must exist, or empty
 };
 struct SharesOption {
   OptionField<std::map<std::string, double>> field;  // by name
@@ -48,7 +49,7 @@ struct SharesOption {
 struct EngineOption {
   const char* name;  // "chunk-store-bytes"
   const char* group;
-  const char* type;  // of the value, for people: "SIZE", "N"
+  const char* type;  // how --help calls its value: "SIZE", "N"; "" for a switch
   std::string help;
   std::variant<NumberOption<int32_t>, NumberOption<double>, NumberOption<int64_t>, BytesOption, SwitchOption,
                TextOption, FileOption, SharesOption>
@@ -57,8 +58,8 @@ struct EngineOption {
 
 const std::vector<EngineOption>& EngineOptionTable();
 
-/// Whether an engine could be made with these options as far as can be told without the model, the device and
-/// the files they name. kInvalidArgument: "page-size is 0; allowed: 1 to 1024".
+/// Checks all that can be checked without the model, the device and the files that the options name. kInvalidArgument naming
+/// the setting, its value and what is allowed: "page-size is 0; allowed: 1 to 1024".
 absl::Status CheckEngineOptions(EngineOptions options);
 
 }  // namespace kvblend

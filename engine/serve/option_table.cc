@@ -65,11 +65,13 @@ absl::Status CheckRedisNodes(std::string_view nodes) {
 }
 
 template <typename T>
-absl::Status CheckRange(const char* name, T value, T min, T max, const char* word_for_zero = nullptr) {
-  if (value >= min && value <= max) return absl::OkStatus();  // NaN is neither
+absl::Status CheckRange(const char* name, T value, T min, T max, const char* word_for_zero = nullptr,
+                        bool above_min = false) {
+  if ((above_min ? value > min : value >= min) && value <= max) return absl::OkStatus();  // NaN is neither
   const std::string zero = word_for_zero == nullptr ? "" : absl::StrCat(" (", word_for_zero, ")");
-  return absl::InvalidArgumentError(absl::StrCat(
-      name, " is ", PlainNumber(value), "; allowed: ", PlainNumber(min), zero, " to ", PlainNumber(max)));
+  return absl::InvalidArgumentError(absl::StrCat(name, " is ", PlainNumber(value),
+                                                 "; allowed: ", above_min ? "above " : "", PlainNumber(min),
+                                                 zero, " to ", PlainNumber(max)));
 }
 
 // One value of the table.
@@ -79,7 +81,8 @@ struct Checker {
 
   template <typename T>
   absl::Status operator()(const NumberOption<T>& number) const {
-    return CheckRange(name, number.field(options), number.min, number.max, number.word_for_zero);
+    return CheckRange(name, number.field(options), number.min, number.max, number.word_for_zero,
+                      number.above_min);
   }
   absl::Status operator()(const BytesOption& bytes) const {
     const int64_t value = bytes.field(options);
@@ -144,32 +147,32 @@ const std::vector<EngineOption>& EngineOptionTable() {
            "layers that lose little in 8 bits"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"map-weights", kCompute, "FOLDER",
-       "Keep weights in mapped files there instead of in memory, for models larger than it: experts that no token chooses give "
-       "their memory up; a fast disk's, with room for the model; empty: none",
+       "For models larger than main memory: keep the weights in mapped files in this folder, so that experts that no token "
+       "chooses take no memory. Wants a fast disk with room for the model; empty: weights stay in memory",
        TextOption{In<&EngineOptions::map_weights>}},
       {"chat-format", kCompute, "NAME",
-       absl::StrCat("How prompts are written: ", text::ChatFormatNames(),
-                    "; auto: as the template in the model's file says"),
+       absl::StrCat("Format that prompts are written in: ", text::ChatFormatNames(),
+                    "; auto: the one of the template in the model's file"),
        TextOption{In<&EngineOptions::chat_format>, text::CheckChatFormatName}},
       {"chat-date", kCompute, "DATE",
-       "The day that templates which tell one are given: today, that of the start (UTC), or one as 2026-01-31. Chunks are "
-       "shared by prompts of the same day alone",
+       "Date for chat templates that state one: today (the day of the start, in UTC) or a day such as 2026-01-31. Prompts "
+       "with different dates share no chunks",
        TextOption{In<&EngineOptions::chat_date>, CheckChatDate}},
       {"correction", kCompute, "FILE",
-       "Learned correction of stored KV, as `kvblend calibrate` writes it; none; or auto: MODEL.kvcorrection if there is "
-       "such a file",
+       "Learned correction of stored KV: a file that `kvblend calibrate` wrote; auto: MODEL.kvcorrection if that file exists; "
+       "none",
        TextOption{In<&EngineOptions::correction>}},
       {"learn-correction", kCompute, "MODE",
-       "Learn the correction while serving, from chunks that were missing: on; off; or frozen: apply what was learned "
-       "before, learn no more",
+       "Whether to learn the correction while serving, from chunks that were missing: on; off; frozen: apply what was "
+       "learned before, but learn no more",
        TextOption{In<&EngineOptions::learn_correction>, CheckLearnCorrection}},
       {"refine-idle", kCompute, "",
-       "While there is nothing else to do, prefill kept conversations in full behind their answers, so that later turns "
-       "read KV as full prefill gives it (off by default)",
+       "When idle, compute the KV of kept conversations again as full prefill would, so that later turns read exact KV "
+       "(off by default)",
        SwitchOption{In<&EngineOptions::refine_idle>}},
       {"split-prompts", kCompute, "HOW",
-       "Where a prompt without chunks does not say: look in its text for passages, and make them chunks: stored: those "
-       "whose chunks are known; passages: paragraphs too; none",
+       "For prompts without chunks that do not say it themselves: look for passages in the text and treat them as chunks. "
+       "stored: only the texts of known chunks; passages: paragraphs too; none: leave the text as it is",
        TextOption{In<&EngineOptions::split_prompts>, CheckSplitPrompts}},
       {"self-check", kCompute, "",
        "At start-up, check on a short prompt that ratio 1 equals full prefill (on by default)",
@@ -180,46 +183,46 @@ const std::vector<EngineOption>& EngineOptionTable() {
                     "; auto: bf16, or f32 with f32 matrix products; int8 takes half of bf16's memory"),
        TextOption{In<&EngineOptions::kv_dtype>, CheckKvDtype}},
       {"chunk-format", kMemory, "FORMAT",
-       absl::StrCat("Form of KV in stored chunks: ", ListOf(kChunkFormats),
+       absl::StrCat("Number format of KV in stored chunks: ", ListOf(kChunkFormats),
                     "; auto: int8, or the kv-dtype where that is given"),
        TextOption{In<&EngineOptions::chunk_format>, CheckChunkFormat}},
       {"correction-learning-bytes", kMemory, "SIZE",
-       "Main memory for what a correction is learned from; a model that needs more learns scales and offsets alone",
+       "Main memory for learning a correction; for a model that would need more, only scales and offsets are learned",
        BytesOption{In<&EngineOptions::correction_learning_bytes>, int64_t{1} << 20, kMaxBytes}},
       {"max-context-tokens", kMemory, "N",
        "Most tokens of a prompt and its answer; 0: the model's own context length",
        Int{In<&EngineOptions::max_context_tokens>, 0, std::numeric_limits<int32_t>::max()}},
       {"keep-conversations", kMemory, "SHARE",
-       "Share of the KV pages that conversations between two turns may take; others get these pages when they need them; "
-       "0: nothing is kept",
+       "Share of the KV pages in which conversations are kept for their next turns. Running requests take these pages when "
+       "they need them; 0: none are kept",
        Real{In<&EngineOptions::keep_conversations>, 0, 1}},
       {"share-prefixes", kMemory, "",
-       "Requests that begin with the same exact tokens hold the KV pages of these together (on by default)",
+       "Let requests that begin with the same exact tokens share the KV pages of that beginning (on by default)",
        SwitchOption{In<&EngineOptions::share_prefixes>}},
       {"page-size", kMemory, "N", "Tokens per KV page", Int{In<&EngineOptions::page_size>, 1, 1024}},
       {"chunk-store-bytes", kMemory, "SIZE", "Main memory for stored chunks",
        BytesOption{In<&EngineOptions::chunk_store_bytes>, 0, kMaxBytes}},
       {"chunk-disk-path", kMemory, "DIR",
-       "Folder where stored chunks outlive the process; empty: none. One process per folder",
+       "Folder where stored chunks survive a restart; empty: none. One process per folder",
        TextOption{In<&EngineOptions::chunk_disk_path>}},
       {"chunk-disk-bytes", kMemory, "SIZE", "Disk space for stored chunks",
        BytesOption{In<&EngineOptions::chunk_disk_bytes>, 0, kMaxBytes}},
       {"chunk-namespace-share", kMemory, "SHARE",
-       "Share of main memory and disk for stored chunks that one namespace may fill",
-       Real{In<&NamespaceQuotas::default_share>, 0, 1}},
+       "Largest share of the memory and of the disk space for stored chunks that one namespace may fill",
+       Real{In<&NamespaceQuotas::default_share>, 0, 1, nullptr, /*above_min=*/true}},
       {"chunk-namespace-shares", kMemory, "NAME=SHARE",
-       "The same for single namespaces: NAME=SHARE[,NAME=SHARE...]",
+       "The same for namespaces by name: NAME=SHARE[,NAME=SHARE...]",
        SharesOption{In<&NamespaceQuotas::named>}},
       {"prefetch-queued", kMemory, "",
-       "Bring stored chunks into main memory while their prompt waits (on by default)",
+       "While a prompt waits in the queue, bring its stored chunks into main memory (on by default)",
        SwitchOption{In<&EngineOptions::prefetch_queued>}},
       {"load-pipeline-depth", kMemory, "N",
-       "While a layer computes, so many more are on their way from disk or network; all: every layer from the "
+       "How many layers are read ahead from disk or network while a layer is computed; all: every layer from the "
        "beginning",
        Int{In<&EngineOptions::load_pipeline_depth>, 0, kMaxLayers, "all"}},
 
       {"chunk-redis", kRedis, "HOST:PORT[,HOST:PORT...]",
-       "Redis Cluster, or one Redis server, through which servers share stored chunks; empty: none",
+       "Redis Cluster, or one Redis server, through which several servers share stored chunks; empty: none",
        TextOption{In<&Redis::nodes>, CheckRedisNodes}},
       {"chunk-redis-user", kRedis, "NAME", "Name in Redis's ACL; empty: the default user",
        TextOption{In<&Redis::user>}},
@@ -227,9 +230,9 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"chunk-redis-password-file", kRedis, "FILE",
        "File whose first line is the password; or KVBLEND_CHUNK_REDIS_PASSWORD in the environment",
        FileOption{In<&Redis::password_file>}},
-      {"chunk-redis-tls", kRedis, "", "Speak TLS with Redis, and check its certificates",
+      {"chunk-redis-tls", kRedis, "", "Speak TLS with Redis, and verify its certificates",
        SwitchOption{In<&Redis::tls>}},
-      {"chunk-redis-tls-ca", kRedis, "FILE", "PEM certificate authorities; none: the system's",
+      {"chunk-redis-tls-ca", kRedis, "FILE", "PEM certificate authorities; not given: the system's",
        FileOption{In<&Redis::tls_ca>}},
       {"chunk-redis-tls-certificate", kRedis, "FILE",
        "PEM certificate that Redis is shown, with --chunk-redis-tls-key",
@@ -241,43 +244,45 @@ const std::vector<EngineOption>& EngineOptionTable() {
        TextOption{In<&Redis::tls_server_name>}},
       {"chunk-redis-ttl", kRedis, "SECONDS", "How long a chunk stays after its last use; 0: for ever",
        Real{In<&Redis::ttl_seconds>, 0, kTenYears}},
-      {"chunk-redis-budget", kRedis, "SECONDS", "What a slow or dead Redis may cost a request",
+      {"chunk-redis-budget", kRedis, "SECONDS", "Longest delay that a slow or dead Redis may cause a request",
        Real{In<&Redis::budget_seconds>, 0.001, 60}},
-      {"chunk-redis-max-value-bytes", kRedis, "SIZE", "Chunks with a larger section are not stored there",
+      {"chunk-redis-max-value-bytes", kRedis, "SIZE",
+       "Chunks of which one layer's K or V is larger are not stored in Redis",
        BytesOption{In<&Redis::max_value_bytes>, 1, kMaxRedisValueBytes}},
-      {"share-correction", kRedis, "",
-       "Learn the correction from what all servers on this Redis have seen that serve the same model (on by default)",
-       SwitchOption{In<&EngineOptions::share_correction>}},
-      {"share-correction-interval", kRedis, "SECONDS",
-       "How far apart, at least, they tell each other what they have seen",
-       Real{In<&EngineOptions::share_correction_seconds>, 0.1, 3600}},
       {"chunk-redis-connections", kRedis, "N", "Connections per node for reading; one more writes",
        Int{In<&Redis::connections_per_node>, 1, 64}},
+      {"share-correction", kRedis, "",
+       "Learn the correction together with all servers on this Redis that serve the same model (on by default)",
+       SwitchOption{In<&EngineOptions::share_correction>}},
+      {"share-correction-interval", kRedis, "SECONDS",
+       "Shortest time between two exchanges of what these servers have learned from",
+       Real{In<&EngineOptions::share_correction_seconds>, 0.1, 3600}},
 
-      {"max-queued-requests", kLimits, "N", "Requests that may wait; one more gets RESOURCE_EXHAUSTED",
+      {"max-queued-requests", kLimits, "N",
+       "Most requests that may wait; one more is refused with RESOURCE_EXHAUSTED",
        Int{In<&EngineOptions::max_queued_requests>, 1, 1'000'000}},
       {"max-queued-tokens", kLimits, "N",
-       "Tokens of the requests that may wait, together; one request alone may always wait; 0: any number",
+       "Most tokens that all waiting requests may have together; one request alone may always wait; 0: no limit",
        NumberOption<int64_t>{In<&EngineOptions::max_queued_tokens>, 0, kMaxQueuedTokens}},
-      {"max-prefills", kLimits, "N", "Prompts that are prefilled at the same time; they take turns",
+      {"max-prefills", kLimits, "N", "Most prompts that are prefilled at the same time, taking turns",
        Int{In<&EngineOptions::max_prefills>, 1, kMaxBatchSize}},
       {"itl-target", kLimits, "SECONDS",
-       "How far apart the tokens of running answers may be while prompts are prefilled; 0: six times as far as without "
-       "them if that is within 0.1 s, and two and a half times at least",
+       "Longest time between two tokens of a running answer while prompts are prefilled; 0: 0.1 s, but at least two and a "
+       "half and at most six times a step of decoding",
        Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
-      {"max-batch-size", kLimits, "N", "Answers that are decoded together",
+      {"max-batch-size", kLimits, "N", "Most answers that are decoded together",
        Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},
       {"max-draft-tokens", kLimits, "N",
-       "Tokens of an answer that are guessed from its prompt and checked in one step of decoding, where that is faster; the "
-       "answer is the same; 0: none",
+       "Most tokens of an answer that are guessed from its prompt and checked in one step of decoding, where that is faster; "
+       "the answer is the same; 0: none",
        Int{In<&EngineOptions::max_draft_tokens>, 0, 64}},
       {"max-batch-tokens", kLimits, "N",
-       "KV of answers that are decoded together and of their prompts, in tokens; 0: four times the context, on a GPU as much "
-       "as these answers can need and its free memory holds",
+       "Room for the KV of the answers that are decoded together and of their prompts, in tokens; 0: four times the context; "
+       "on a GPU as much as these answers can need and its free memory holds",
        NumberOption<int64_t>{In<&EngineOptions::max_batch_tokens>, 0, kMaxBatchTokens}},
-      {"max-chunks-per-request", kLimits, "N", "Chunks in one request",
+      {"max-chunks-per-request", kLimits, "N", "Most chunks in one request",
        Int{In<&EngineOptions::max_chunks_per_request>, 1, 1'000'000}},
-      {"max-text-bytes", kLimits, "SIZE", "All texts of one request together",
+      {"max-text-bytes", kLimits, "SIZE", "Most bytes that all texts of one request may have together",
        BytesOption{In<&EngineOptions::max_text_bytes>, 1, kMaxBytes}},
   };
   return table;

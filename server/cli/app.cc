@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -9,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "server/cli/exit_code.h"
+#include "server/config/help_format.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -74,7 +76,7 @@ int Run(const std::vector<std::string>& arguments, const std::string& version, T
   app.footer(kFooter);
   app.require_subcommand(1);
   app.set_version_flag("--version", "kvblend " + version);
-  app.get_formatter()->column_width(30);
+  app.formatter(std::make_shared<HelpFormat>());
   AddGenerateCommand(app, context);
   AddChunksCommand(app, context);
   AddPrecomputeCommand(app, context);

@@ -11,6 +11,7 @@
 #include "engine/api/engine.h"
 #include "server/cli/files.h"
 #include "server/config/engine_flags.h"
+#include "server/config/help_format.h"
 #include "server/config/value_checks.h"
 #include "server/convert/message_json.h"
 
@@ -18,10 +19,11 @@ namespace kvblend::server::cli {
 namespace {
 
 constexpr FieldFlag kNamespaceFlags[] = {
-    {"--namespace", "namespace", "Chunks of one namespace are invisible in another", "NAME"}};
+    {"--namespace", "namespace", "Namespace of the chunks; chunks of one namespace are invisible in another",
+     "NAME"}};
 
 constexpr FieldFlag kPriorityFlags[] = {
-    {"--priority", "priority", "Whose turn comes first where there is not time for all", "NAME"}};
+    {"--priority", "priority", "Whose turn comes first when the server is busy", "NAME"}};
 
 constexpr FieldFlag kAnchorFlags[] = {
     {"--system", "system_text", "System text of the prompts to come", "TEXT"},
@@ -41,22 +43,22 @@ constexpr FieldFlag kBlendFlags[] = {
      "anchored"},
     {"--isolated", "blend.anchoring", "Chunks computed by themselves", "", "isolated"},
     {"--policy", "blend.policy", "How tokens to recompute are chosen", "NAME"},
-    {"--ratio-min", "blend.ratio_min", "auto: recompute at least this share; default 0.15", "R"},
-    {"--ratio-max", "blend.ratio_max", "auto: recompute at most this share; default 0.5", "R"},
-    {"--query-layers", "blend.query_layers", "query: layers that vote; 0: all", "N"},
-    {"--hkvd-layer", "blend.hkvd_layer", "hkvd: layer whose deviation selects; default 1", "N"},
-    {"--hkvd-source", "blend.hkvd_source", "hkvd: on what the deviation is measured", "WHAT"},
-    {"--link-tokens", "blend.link_tokens", "link: tokens per chunk; default 32", "N"},
-    {"--random-seed", "blend.random_seed", "random: seed of the choice", "N"},
+    {"--ratio-min", "blend.ratio_min", "With auto: recompute at least this share; default 0.15", "R"},
+    {"--ratio-max", "blend.ratio_max", "With auto: recompute at most this share; default 0.5", "R"},
+    {"--query-layers", "blend.query_layers", "Policy query: how many layers vote, from the first; 0: all",
+     "N"},
+    {"--hkvd-layer", "blend.hkvd_layer", "Policy hkvd: layer whose deviation decides; default 1", "N"},
+    {"--hkvd-source", "blend.hkvd_source", "Policy hkvd: whose deviation is measured", "WHAT"},
+    {"--link-tokens", "blend.link_tokens", "Policy link: tokens per chunk; default 32", "N"},
+    {"--random-seed", "blend.random_seed", "Policy random: seed of the choice", "N"},
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
     {"--read-namespace", "blend.read_namespaces",
-     "Reuse chunks of this namespace as well, if there are none of one's own; repeat for more", "NAME"},
+     "Reuse chunks of this namespace where one's own has none; repeat for more", "NAME"},
     {"--no-share-prefix", "blend.share_prefix",
-     "Hold no KV pages together with requests that begin with the same tokens", "", "false"},
-    {"--explain", "blend.explain", "Tell of every token what was done with it (with --json, or see --html)",
-     ""}};
+     "Share no KV pages with requests that begin with the same tokens", "", "false"},
+    {"--explain", "blend.explain", "Report what was done with every token (with --json, or see --html)", ""}};
 
 constexpr FieldFlag kSamplingFlags[] = {
     {"--max-tokens", "sampling.max_tokens", "Most tokens to generate; default 256", "N"},
@@ -69,13 +71,13 @@ constexpr FieldFlag kSamplingFlags[] = {
     {"--presence-penalty", "sampling.presence_penalty", "-2 to 2, for tokens of the answer; 0: off", "X"},
     {"--frequency-penalty", "sampling.frequency_penalty",
      "-2 to 2, for each time that a token is in the answer; 0: off", "X"},
-    {"--seed", "sampling.seed", "Seed of the sampling; 0: chosen and reported", "N"},
+    {"--seed", "sampling.seed", "Seed of the sampling; 0: the server chooses one and reports it", "N"},
     {"--stop", "sampling.stop", "A string that ends the answer; repeat for more", "TEXT"},
     {"--logprobs", "sampling.top_logprobs",
      "Log-probabilities (with --json) of each token and the N likeliest", "N"},
-    {"--ignore-eos", "sampling.ignore_eos", "Generate on past the end of the text", ""},
+    {"--ignore-eos", "sampling.ignore_eos", "Go on generating where the model ends the text", ""},
     {"--attribution", "sampling.attribution",
-     "Tell of each token of the answer which chunks it attends to (with --json)", ""}};
+     "Report which chunks each token of the answer attends to (with --json)", ""}};
 
 absl::Status SetRatio(const std::string& text, v1::BlendOptions& options) {
   if (text == "auto") {
@@ -115,13 +117,14 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   key->needs(certificate);
   if (in_process == InProcess::kServerOnly) return;
   EngineOptions& engine = connection.engine_options;
-  auto* model =
-      command
-          .add_option("--model", engine.model_path, "Run this GGUF model in this process, without a server")
-          ->type_name("FILE")
-          ->group("Connection");
+  auto* model = command
+                    .add_option("--model", engine.model_path,
+                                "Run this model (a GGUF file or a folder) in this process, without a server")
+                    ->type_name("FILE")
+                    ->group("Connection");
+  command.set_help_all_flag("--help-all", "The same with the engine's settings, which --model has");
   for (CLI::Option* option : AddEngineFlags(command, engine)) {
-    option->needs(model)->group("With --model: " + option->get_group());
+    option->needs(model)->group(kEngineGroups + option->get_group());
   }
   // The server's address may come from the environment; naming a model on the command line is the stronger
   // wish.
@@ -199,9 +202,10 @@ void AddRequestFlags(CLI::App& command, Sampling sampling, RequestFlags& flags) 
       ->group("Prompt");
   flags.fields.Add(command, message, "Prompt", kPromptFlags);
   command
-      .add_option("--ratio", flags.ratio,
-                  "Share of the reused tokens to recompute, 0 to 1, or auto: as many as loading hides; "
-                  "default 0.15, with --server its setting")
+      .add_option(
+          "--ratio", flags.ratio,
+          "Share of the reused tokens to recompute, 0 to 1; auto: as many as can be recomputed while stored KV is "
+          "still being read; default: the server's setting, with --model 0.15")
       ->type_name("R")
       ->group("Blending");
   flags.fields.Add(command, message, "Blending", kBlendFlags);

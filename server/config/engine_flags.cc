@@ -34,7 +34,8 @@ struct Adder {
   template <typename T>
   CLI::Option* operator()(const NumberOption<T>& number) const {
     const bool bounded = number.max < std::numeric_limits<T>::max();
-    const std::string range = bounded ? absl::StrCat(PlainNumber(number.min), " to ", PlainNumber(number.max))
+    const std::string range = bounded ? absl::StrCat(number.above_min ? "above " : "",
+                                                     PlainNumber(number.min), " to ", PlainNumber(number.max))
                                       : absl::StrCat("from ", PlainNumber(number.min));
     CLI::Option* added = AddValue(number.field(options));
     if (bounded) added->description(absl::StrCat(option.help, "; ", range));

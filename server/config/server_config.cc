@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "server/config/engine_flags.h"
+#include "server/config/help_format.h"
 #include "server/config/value_checks.h"
 
 namespace kvblend::server {
@@ -74,19 +75,19 @@ void AddRequestDefaults(CLI::App& app, RatioOptions& ratio) {
   constexpr char kGroup[] = "Blending";
   app.add_option_function<std::string>(
          "--ratio", [&ratio](const std::string& text) { SetRatio(text, ratio); },
-         "For requests that do not say: share of the reused tokens to recompute, 0 to 1, or auto: as many as "
-         "loading hides")
+         "For requests that do not say it: share of the reused tokens to recompute, 0 to 1; auto: as many as can be recomputed "
+         "while stored KV is still being read")
       ->default_str(absl::StrCat(ratio.ratio))
       ->type_name("R")
       ->group(kGroup);
-  Add(app, kGroup, "ratio-min", ratio.min, "auto: recompute at least this share")
+  Add(app, kGroup, "ratio-min", ratio.min, "With auto: recompute at least this share")
       ->check(AnyOf<double>("--ratio-min", "0 to 1"))
       ->type_name("R");
-  Add(app, kGroup, "ratio-max", ratio.max, "auto: recompute at most this share")
+  Add(app, kGroup, "ratio-max", ratio.max, "With auto: recompute at most this share")
       ->check(AnyOf<double>("--ratio-max", "0 to 1"))
       ->type_name("R");
   Add(app, kGroup, "min-recomputed-tokens", ratio.min_tokens,
-      "For requests that give no share: recompute so many of the reused tokens where the share comes to fewer")
+      "For requests that give no share: recompute at least so many of the reused tokens")
       ->check(AnyOf<int32_t>("--min-recomputed-tokens", "from 0"));
 }
 
@@ -116,18 +117,19 @@ void AddApi(CLI::App& app, ApiConfig& api) {
   Add(app, kGroup, "api-max-connections", api.max_connections,
       "Connections at once; one more gets status 503")
       ->check(WholeNumber("--api-max-connections", 1, 1'000'000));
-  AsBytes(Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
-              "Request line and headers of one request; bodies are bounded by --max-message-bytes"))
+  AsBytes(
+      Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
+          "Most bytes of request line and headers of one request; bodies are bounded by --max-message-bytes"))
       ->check(WholeNumber("--api-max-header-bytes", 1024, 1 << 20));
   AsBytes(Add(app, kGroup, "api-max-unsent-bytes", api.max_unsent_bytes,
-              "What of one stream may wait for its reader; with more the request is cancelled"))
+              "Most bytes of one stream that may wait for its reader; with more, the request is cancelled"))
       ->check(WholeNumber("--api-max-unsent-bytes", 1024, int64_t{1} << 40));
   AddSeconds(app, kGroup, "api-request-timeout", api.request_timeout, 0.1,
-             "Time for a request to arrive, from its first byte to its last");
+             "Longest time for a request to arrive, from its first byte to its last");
   AddSeconds(app, kGroup, "api-idle-timeout", api.idle_timeout, 0.1,
              "Time that a connection may stay open between requests");
   AddSeconds(app, kGroup, "api-write-timeout", api.write_timeout, 0.1,
-             "Time for a piece of an answer to be taken; then the request is cancelled");
+             "Longest time until the client takes a piece of an answer; then the request is cancelled");
 }
 
 void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
@@ -138,18 +140,19 @@ void AddGrpc(CLI::App& app, GrpcConnectionLimits& grpc) {
   Add(app, kGroup, "grpc-max-connections", grpc.max_connections, "Connections at once; one more is closed")
       ->check(WholeNumber("--grpc-max-connections", 1, 1'000'000));
   AsBytes(Add(app, kGroup, "grpc-max-header-bytes", grpc.max_header_bytes,
-              "Metadata of one call; messages are bounded by --max-message-bytes"))
+              "Most bytes of metadata of one call; messages are bounded by --max-message-bytes"))
       ->check(WholeNumber("--grpc-max-header-bytes", 1024, 1 << 20));
   AddSeconds(app, kGroup, "grpc-handshake-timeout", grpc.handshake_timeout, 0.1,
-             "Time for a new connection to speak HTTP/2, TLS included");
+             "Longest time until a new connection speaks HTTP/2, TLS included");
   AddSeconds(app, kGroup, "grpc-idle-timeout", grpc.idle_timeout, 0.1,
              "Time that a connection may stay open without a call");
   AsBytes(
       Add(app, kGroup, "grpc-max-unsent-bytes", grpc.max_unsent_bytes,
-          "What of all answers may wait for their readers, and twice what of one stream; with more the one that has most is ended"))
+          "Most bytes of all answers that may wait for their readers; with more, the call that has the most is ended. One stream may have half"))
       ->check(WholeNumber("--grpc-max-unsent-bytes", 1024, int64_t{1} << 40));
-  AddSeconds(app, kGroup, "grpc-write-timeout", grpc.write_timeout, 0.1,
-             "Time for an answer, or a message of a stream, to be taken; then the call is ended");
+  AddSeconds(
+      app, kGroup, "grpc-write-timeout", grpc.write_timeout, 0.1,
+      "Longest time until the client takes an answer, or a message of a stream; then the call is ended");
 }
 
 void AddTraces(CLI::App& app, TraceConfig& trace) {
@@ -162,18 +165,19 @@ void AddTraces(CLI::App& app, TraceConfig& trace) {
     return Add(app, kGroup, name, value, help)->needs(folder);
   };
   add("trace-sample", trace.sample,
-      "Share of the traces to keep, besides those that callers keep (traceparent)")
+      "Share of the traces to keep, besides those that callers ask to keep (traceparent)")
       ->check(Number("--trace-sample", 0, 1))
       ->type_name("RATIO");
-  add("trace-max-files", trace.max_files, "Files in it; the oldest go first")
+  add("trace-max-files", trace.max_files, "Most files in --trace-dir; the oldest are removed first")
       ->check(WholeNumber("--trace-max-files", 1, 1'000'000));
-  AsBytes(add("trace-max-bytes", trace.max_bytes, "Bytes of all of them"))
+  AsBytes(add("trace-max-bytes", trace.max_bytes, "Most bytes of all these files together"))
       ->check(WholeNumber("--trace-max-bytes", 1024, int64_t{1} << 40));
 }
 
 void AddServing(CLI::App& app, ServerConfig& config) {
   constexpr char kGroup[] = "Serving";
-  AsBytes(Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "One request message on the wire"))
+  AsBytes(
+      Add(app, kGroup, "max-message-bytes", config.max_message_bytes, "Most bytes of one request message"))
       ->check(WholeNumber("--max-message-bytes", 1024, std::numeric_limits<int32_t>::max()));
   Add(app, kGroup, "grpc-address", config.grpc_address,
       "Where gRPC listens: HOST:PORT, [IPV6]:PORT or unix:PATH; port 0: any free one");
@@ -331,6 +335,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     ServerConfig config;
     CLI::App app(kDescription, "kvblend-server");
     app.footer(kFooter);
+    app.formatter(std::make_shared<HelpFormat>());
     app.set_version_flag("--version", "kvblend-server " + version);
     // CLI11 looks for the file before it reads the environment.
     const char* const config_path = std::getenv(kConfigVariable);

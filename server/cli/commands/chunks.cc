@@ -224,7 +224,7 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
 
   const auto remove =
       AddKeyCommand(*chunks, context, "rm", "Remove chunks; exit code 3 when one was missing", RunRemove);
-  auto* what = remove.app.add_option_group("Which chunks", "Exactly one");
+  auto* what = remove.app.add_option_group("Which chunks", "exactly one of these");
   what->add_option("keys", remove.flags.keys, kKeysHelp);
   what->add_flag("--all", remove.flags.all, "Every chunk of the namespace, pinned ones too");
   what->require_option(1);

@@ -98,7 +98,7 @@ void AddScoreCommand(CLI::App& root, CommandContext& context) {
       root, context, "score", "Log-probabilities of a given continuation of a prompt", kScoreExamples, Run);
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   AddRequestFlags(command, Sampling::kNo, flags.request);
-  auto* group = command.add_option_group("Continuation", "What is scored; exactly one");
+  auto* group = command.add_option_group("Continuation", "what is scored: exactly one of these");
   group->add_option("--continuation", flags.continuation, "As text")->type_name("TEXT");
   group->add_option("--continuation-file", flags.continuation_file, "As a text file")->type_name("FILE");
   group->add_option("--continuation-ids", flags.continuation_ids, "As token ids")

@@ -23,21 +23,6 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
-TEST_F(CommandsTest, HelpExplainsAndSucceeds) {
-  for (const std::string command :
-       {"",       "generate",   "chunks",     "chunks put",  "chunks prefetch", "score",
-        "bench",  "calibrate",  "correction", "model",       "model inspect",   "info",
-        "health", "precompute", "store",      "store check", "store stats",     "store gc",
-        "key",    "key new"}) {
-    EXPECT_EQ(RunLine(command + " --help"), 0);
-    EXPECT_THAT(Out(), HasSubstr("Examples:"));
-    EXPECT_EQ(Out().find("KVBLEND_SERVER is the default") != std::string::npos, command.empty()) << command;
-    EXPECT_EQ(Err(), "");
-  }
-  EXPECT_EQ(RunLine("--version"), 0);
-  EXPECT_EQ(Out(), "kvblend 1.2.3\n");
-}
-
 TEST_F(CommandsTest, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {"nosuch", "'nosuch' is no command; allowed: generate, chunks, precompute, "},

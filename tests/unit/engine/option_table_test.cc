@@ -44,6 +44,9 @@ struct ChecksRange {
   template <typename T>
   void operator()(const NumberOption<T>& number) const {
     ExpectRange(number.field, number.min, number.max);
+    if (number.above_min) {
+      EXPECT_THAT(ErrorWith<T>(number.field, number.min), HasSubstr("; allowed: above ")) << name;
+    }
   }
   void operator()(const BytesOption& bytes) const { ExpectRange(bytes.field, bytes.min, bytes.max); }
   template <typename Other>
