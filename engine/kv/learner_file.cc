@@ -37,8 +37,11 @@ std::string EncodeLearner(const LearnerOptions& options, const LearnerState& sta
   PutValue(state.replica, bytes);
   for (const int64_t count : {state.own_at_fit, state.all_at_fit}) PutValue(count, bytes);
   bytes.reserve(FileBytes(options, kLearnerVersion));
+  const PairMoments nothing(options.channels(), KindOfMoments(options));
   for (const auto* side : {&state.fitted, &state.kept_back}) {
-    for (const PairMoments& layer : *side) layer.AppendTo(bytes);
+    for (int32_t layer = 0; layer < options.num_layers; ++layer) {
+      (side->empty() ? nothing : (*side)[layer]).AppendTo(bytes);
+    }
   }
   Seal(bytes);
   return bytes;

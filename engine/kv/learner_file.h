@@ -24,7 +24,7 @@ namespace kvblend::kv {
 /// What such files begin with.
 inline constexpr std::string_view kLearnerMagic = "kvblmomt";
 
-/// REQUIRES: sizes as the options say.
+/// REQUIRES: sizes as the options say. Where nothing was seen, moments of nothing stand there.
 std::string EncodeLearner(const LearnerOptions& options, const LearnerState& state);
 
 /// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size than the

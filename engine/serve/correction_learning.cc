@@ -106,6 +106,10 @@ void CorrectionLearning::Recall() {
     absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
     recalled = state.ok();
     if (recalled) {
+      if (state->tokens == 0) {  // of a fit on what others have seen
+        state->fitted.clear();
+        state->kept_back.clear();
+      }
       learner_.Restore(*std::move(state));
     } else {
       spdlog::warn("{}: {}; learning starts anew", MomentsPath(), std::string(state.status().message()));
@@ -360,11 +364,6 @@ void CorrectionLearning::Forget() {
 }
 
 void CorrectionLearning::Save() {
-  if (learner_.state().fitted.empty()) {  // fitted on what others have seen
-    absl::MutexLock lock(&mutex_);
-    dirty_ = false;
-    return;
-  }
   if (const absl::Status s =
           kv::ReplaceFile(MomentsPath(), kv::EncodeLearner(learner_options_, learner_.state()));
       !s.ok()) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "engine/kv/correction_file.h"
 #include "tests/support/redis_server.h"
 #include "tests/unit/engine/correction_learning_fixture.h"
 
@@ -29,9 +30,10 @@ class CorrectionSharingTest : public CorrectionLearningTest {
     return options;
   }
 
-  std::unique_ptr<Engine> Another() {
+  std::unique_ptr<Engine> Another(const std::function<void(EngineOptions&)>& change = [](EngineOptions&) {}) {
     EngineOptions options = Options();
     options.model_path = test_support::TemporaryPath("engine_test.gguf");
+    change(options);
     auto engine = Engine::Create(options);
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
@@ -122,6 +124,45 @@ TEST_F(CorrectionSharingTest, ARestartedServerIsTheSameReplicaWhereItsMomentsOut
   EXPECT_EQ(Show().replicas_found, 0);
   Restart();  // without its disk it is another one, and what the last one saw is not lost
   AwaitStats(*engine_, [](const CorrectionStats& stats) { return stats.replicas_found == 1; });
+}
+
+// It has no moments of its own, and yet a file that tells what learning began with.
+TEST_F(CorrectionSharingTest, WhatWasLearnedFromOthersAloneOutlivesTheEngine) {
+  Restart([&](EngineOptions& options) { options.chunk_disk_path = folder_ / "chunks"; });
+  LearnOne();
+  AwaitPublished();
+  kv::LearnedCorrection given = kv::ReadCorrectionFile(LearnedPath())->correction;
+  for (kv::LayerCorrection& layer : given.layers) layer = {};  // leaves all of the deviation
+  ASSERT_TRUE(kv::WriteCorrectionFile(folder_ / "given", given).ok());
+  const std::string given_version = kv::CorrectionVersion(kv::EncodeCorrection(given));
+
+  const auto with_given = [&](EngineOptions& options) {
+    options.chunk_disk_path = folder_ / "other";
+    options.correction = folder_ / "given";
+  };
+  const auto alone = [&](EngineOptions& options) {
+    with_given(options);
+    options.share_correction = false;
+  };
+  const auto show = [](Engine& engine) { return *engine.UpdateCorrection(CorrectionAction::kShow); };
+  std::unique_ptr<Engine> other = Another(with_given);
+  const CorrectionStats learned =
+      AwaitStats(*other, [](const CorrectionStats& stats) { return stats.fits_applied == 1; });
+  EXPECT_TRUE(learned.learned);
+  EXPECT_EQ(learned.tokens, 0);
+  EXPECT_NE(learned.version, given_version);
+  other.reset();
+  other = Another(alone);
+  EXPECT_EQ(show(*other).version, learned.version);
+  EXPECT_TRUE(show(*other).learned);
+  EXPECT_THAT(show(*other).deviation_before, IsEmpty());
+  other.reset();
+  // What learning began with is not given any more.
+  other = Another([&](EngineOptions& options) {
+    alone(options);
+    options.correction = "none";
+  });
+  EXPECT_EQ(show(*other).version, "");
 }
 
 TEST_F(CorrectionSharingTest, WithoutRedisEachLearnsAlone) {

@@ -38,6 +38,20 @@ class LearnerFileTest : public testing::Test {
   std::string bytes_;
 };
 
+TEST_F(LearnerFileTest, WhoHasSeenNothingKeepsWhatLearningBeganWith) {
+  CorrectionLearner nothing(SmallLearner());
+  nothing.SetReplica(7);
+  nothing.Reset("0123456789abcdef");
+  const absl::StatusOr<LearnerState> state =
+      DecodeLearner(SmallLearner(), EncodeLearner(SmallLearner(), nothing.state()));
+  ASSERT_TRUE(state.ok()) << state.status();
+  EXPECT_EQ(state->base, "0123456789abcdef");
+  EXPECT_EQ(state->replica, 7);
+  EXPECT_EQ(state->tokens, 0);
+  ASSERT_FALSE(state->fitted.empty());
+  EXPECT_EQ(state->fitted[0].weight(), 0);
+}
+
 TEST_F(LearnerFileTest, ComesBackAndGoesOnAsIfNothingHadBeen) {
   absl::StatusOr<LearnerState> state = DecodeLearner(SmallLearner(), bytes_);
   ASSERT_TRUE(state.ok()) << state.status();
