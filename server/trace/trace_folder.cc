@@ -108,7 +108,14 @@ absl::Status TraceFolder::Write(absl::Time time, std::string_view trace_id, std:
   const std::string name =
       absl::StrCat(kPrefix, absl::FormatTime("%Y%m%dT%H%M%E9SZ", time, absl::UTCTimeZone()), "-",
                    absl::string_view(trace_id.data(), trace_id.size()), kSuffix);
-  if (absl::Status status = WriteWholeFile(absl::StrCat(path_, "/", name), json); !status.ok()) return status;
+  const std::string file = absl::StrCat(path_, "/", name);
+  absl::Status status = WriteWholeFile(file, json);
+  if (absl::IsNotFound(status)) {  // somebody has removed the folder: what cleans temporary ones, for one
+    std::error_code error;
+    std::filesystem::create_directories(path_, error);
+    status = WriteWholeFile(file, json);
+  }
+  if (!status.ok()) return status;
   files_.push_back({name, bytes});
   bytes_ += bytes;
   return absl::OkStatus();

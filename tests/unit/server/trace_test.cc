@@ -206,9 +206,10 @@ TEST_F(TraceFolderTest, AWriteThatFailsLeavesNothing) {
   auto folder = TraceFolder::Open(path_, {});
   ASSERT_TRUE(folder.ok());
   std::filesystem::remove_all(path_);
+  std::ofstream(path_) << "a file";
   EXPECT_THAT((*folder)->Write(time_, "0", "x").message(), HasSubstr(path_));
-  std::filesystem::create_directories(path_);
-  ASSERT_TRUE((*folder)->Write(time_, "1", "x").ok()) << "it goes on when it can";
+  std::filesystem::remove(path_);
+  ASSERT_TRUE((*folder)->Write(time_, "1", "x").ok()) << "it goes on when it can, in a folder made anew";
   EXPECT_EQ(Names().size(), 1);
   EXPECT_EQ((*folder)->num_files(), 1);
   // A device that is always full, in the place of the file that is written.
