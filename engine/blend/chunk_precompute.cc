@@ -72,17 +72,4 @@ absl::StatusOr<bool> ChunkPrecompute::Step(KeepGoing keep_going) {
   return false;
 }
 
-absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
-    const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
-    const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,
-    const PagedSequence& sequence, KeepGoing keep_going) {
-  KVBLEND_ASSIGN_OR_RETURN(
-      const std::unique_ptr<ChunkPrecompute> precompute,
-      ChunkPrecompute::Create(input, format, memory, transformer, stream, state, sequence));
-  while (true) {
-    KVBLEND_ASSIGN_OR_RETURN(const bool done, precompute->Step(keep_going));
-    if (done) return precompute->TakeChunk();
-  }
-}
-
 }  // namespace kvblend::blend

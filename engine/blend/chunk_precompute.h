@@ -60,10 +60,4 @@ class ChunkPrecompute {
   int32_t layer_ = 0;
 };
 
-/// Computes one chunk from beginning to end, as ChunkPrecompute does.
-absl::StatusOr<std::unique_ptr<store::ChunkKv>> PrecomputeChunk(
-    const PrecomputeInput& input, const store::KvFormat& format, store::HostMemory& memory,
-    const model::Transformer& transformer, kernels::Stream& stream, model::PassState& state,
-    const PagedSequence& sequence, KeepGoing keep_going);
-
 }  // namespace kvblend::blend

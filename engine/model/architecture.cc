@@ -67,8 +67,6 @@ constexpr std::array kArchitectures = {
 
 }  // namespace
 
-absl::Span<const Architecture> Architectures() { return kArchitectures; }
-
 const Architecture* FindArchitecture(std::string_view name) {
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name == name) return &architecture;

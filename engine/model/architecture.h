@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/types/span.h"
 #include "kernels/backend.h"
 
 namespace kvblend::model {
@@ -63,8 +62,6 @@ struct Architecture {
   constexpr bool has_soft_caps() const { return attention_soft_cap > 0 || logit_soft_cap > 0; }
 };
 
-/// All of them; "llama" first.
-absl::Span<const Architecture> Architectures();
 /// nullptr when there is none of that name.
 const Architecture* FindArchitecture(std::string_view name);
 /// "'llama', 'qwen2', ...": for messages.

@@ -6,7 +6,6 @@ namespace kvblend::text {
 
 bool Pieces::Add(std::string_view text, const Piece& piece) {
   if (!pieces_.try_emplace(text, piece).second) return false;
-  lowest_score_ = pieces_.size() == 1 ? piece.score : std::min(lowest_score_, piece.score);
   longest_ = std::max(longest_, text.size());
   for (size_t i = 1; i < text.size(); ++i) {
     if (text[i] == ' ' && text[i - 1] != ' ') before_space_.set(static_cast<uint8_t>(text[i - 1]));

@@ -35,8 +35,6 @@ class Pieces {
     const auto found = pieces_.find(text);
     return found == pieces_.end() ? nullptr : &found->second;
   }
-  /// The lowest score; 0 without pieces.
-  float lowest_score() const { return lowest_score_; }
   /// The length of the longest piece, in bytes.
   size_t longest() const { return longest_; }
   std::optional<TokenId> unknown() const { return unknown_; }
@@ -53,7 +51,6 @@ class Pieces {
   absl::flat_hash_map<std::string_view, Piece> pieces_;
   std::optional<TokenId> unknown_;
   size_t longest_ = 0;
-  float lowest_score_ = 0;
   std::bitset<256> before_space_;  // last bytes of characters before a space inside of pieces
 };
 

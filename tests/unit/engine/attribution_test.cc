@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/status_macros.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
@@ -49,6 +50,14 @@ class AttributionTest : public EngineFixture, public testing::WithParamInterface
 
   int32_t max_draft_tokens_ = 0;
 };
+
+absl::StatusOr<CopyLayers> FindCopyLayers(ModelRuntime& runtime) {
+  KVBLEND_ASSIGN_OR_RETURN(const auto search, CopyLayerSearch::Create(runtime));
+  while (true) {
+    KVBLEND_ASSIGN_OR_RETURN(const bool done, search->Step());
+    if (done) return search->Found();
+  }
+}
 
 std::unique_ptr<ModelRuntime> LoadReference(const TinyModelSpec& spec, int32_t window = 0,
                                             int32_t context = 0) {

@@ -138,12 +138,4 @@ CopyLayers CopyLayerSearch::Found() const {
   return found;
 }
 
-absl::StatusOr<CopyLayers> FindCopyLayers(ModelRuntime& runtime) {
-  KVBLEND_ASSIGN_OR_RETURN(const auto search, CopyLayerSearch::Create(runtime));
-  while (true) {
-    KVBLEND_ASSIGN_OR_RETURN(const bool done, search->Step());
-    if (done) return search->Found();
-  }
-}
-
 }  // namespace kvblend

@@ -55,7 +55,4 @@ class CopyLayerSearch {
   std::vector<float> strengths_;  // of the layers so far
 };
 
-/// The same from beginning to end.
-absl::StatusOr<CopyLayers> FindCopyLayers(ModelRuntime& runtime);
-
 }  // namespace kvblend
