@@ -22,7 +22,7 @@ inline absl::Status WithRetryDelay(absl::Status status, absl::Duration delay) {
   return status;
 }
 
-/// Nothing where nobody has said when.
+/// The retry delay of a status; nullopt if it has none.
 inline std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
   const auto payload = status.GetPayload(kRetryDelayPayload);
   int64_t milliseconds = 0;

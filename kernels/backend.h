@@ -73,8 +73,8 @@ class PackedWeights {
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
   virtual WeightUsage usage() const = 0;
-  /// Products of up to so many rows give each row the bits that it gets alone; with more, roundings may differ. 0: with two
-  /// rows already.
+  /// In products of up to so many rows, each row gets the same bits as alone; with more rows, roundings may differ. 0: they may
+  /// differ with two rows already.
   virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
@@ -175,8 +175,8 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// How many rows of a prompt are best given to a backend at once: enough to keep it busy, few enough that it is done with them in
-/// a hundredth of a second or two with a model of usual size, as nobody else has a turn meanwhile.
+/// How many rows of a prompt are best given to a backend at once: enough to keep it busy, but few enough that it is done in 10 to
+/// 20 ms with a model of usual size, because nothing else has a turn meanwhile.
 struct RowUnits {
   int64_t products =
       1024;  // for norms, products and MLPs: their widest activation has 2 ffn_dim floats per row
@@ -200,9 +200,9 @@ class Backend {
   virtual std::string_view name() const = 0;
   /// One line for people: instruction sets, threads, GEMM dtype.
   virtual std::string Describe() const = 0;
-  /// What the device calls itself.
+  /// The name that the device reports.
   virtual std::string device_name() const { return "CPU"; }
-  /// nullopt where the backend computes in the process's own memory, or when the device does not tell.
+  /// nullopt if the backend computes in the process's own memory, or the device does not report it.
   virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
   /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and GatedActivation write
   /// it.
@@ -380,10 +380,10 @@ class Backend {
   ///   out: f32 [1, plan.total_kv_len], sequences one after the other
   absl::Status ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out);
 
-  /// How much the wanted columns bring to those who attend in a query pass, row r of `mass` and of `lengths` being layer r's
+  /// How much the wanted columns contribute to the rows that attend in a query pass, row r of `mass` and of `lengths` being layer r's
   /// attention mass and value lengths: out[i] = sum over rows r of (mass[r][c_i] / sum of mass[r]) * (lengths[r][c_i] / mean
   /// of lengths[r]), where sum and mean are those over the columns of `counted` whose mass is above 0, and c_i is the i-th
-  /// column of `wanted`. A row whose attention goes to short values has less say. Lengths count only where there is
+  /// column of `wanted`. A row whose attention goes to short values counts for less. Lengths count only where there is
   /// attention: elsewhere KV may not have been loaded. Sums over columns are taken in double, column by column within a
   /// range, range by range; those over rows in fp32, in their order.
   /// Rows whose sums are not above 0 are left out, and so are terms that are not above 0; out is at least 0.

@@ -111,9 +111,9 @@ class CorrectionLearner {
     int64_t fitted_chunks = 0;            // with those of others
     int64_t kept_back_chunks = 0;
   };
-  /// On what it has seen and what `others` have (null: nobody), as one that has seen it all; layer by layer, so that two
-  /// more layers' moments are in memory. Takes seconds and more; keep_going is asked between the steps of every layer, and
-  /// false ends it with nothing, as does what can't be had of the others.
+  /// Fits what this learner and `others` (null: none) have seen, as one learner would that had seen it all. It goes layer by layer,
+  /// so that only two more layers' moments are in memory. Takes seconds or more. keep_going is asked between the steps of every
+  /// layer; nullopt if it returns false, or if moments of the others cannot be read.
   std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr) const;
   /// The fit counts: the next one is due when enough came since. Before anything is added.
   void NoteFit(const Verdict& verdict);

@@ -1,5 +1,5 @@
-// What a learner tells others of the same model of what it has seen, so that each can fit all pairs: a note, and its moments
-// in parts, each of them whole in itself. Little-endian, both beginning as a learner's file does (engine/kv/learner_file.h):
+// The messages by which learners of the same model share what they have seen, so that each can fit all pairs: a note, and the
+// moments in parts, each complete in itself. Little-endian; both begin as a learner's file does (engine/kv/learner_file.h):
 //
 //   note     0  "kvblnote", version (u32): 1, ...     part     0  "kvblpart", version (u32): 1, ...
 //           64  whose it is (u64, not 0)                      64  whose it is
@@ -10,8 +10,8 @@
 //               first layer (f64)                            end  XXH3-64 of all bytes before it
 //          112  XXH3-64 of all bytes before it
 //
-// A revision is larger than those before it, and its parts are there before its note: a part that is older than the note that
-// it was found by is left over from something else.
+// Revisions increase, and the parts of a revision are written before its note. So a part that is older than its note is left
+// over from something else.
 #pragma once
 
 #include <cstdint>

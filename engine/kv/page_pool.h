@@ -62,7 +62,7 @@ class PageList {
   absl::Span<const int32_t> page_indices() const { return pages_; }
   int32_t size() const { return static_cast<int32_t>(pages_.size()); }
 
-  /// What they hold may not be finite: nobody gets it to see.
+  /// Notes that the pages may hold values that are not finite: they are cleared before anybody else gets them.
   void MarkDamaged() { damaged_ = true; }
   bool is_damaged() const { return damaged_; }
 

@@ -40,14 +40,15 @@ class SequencePages {
   /// How many copies MakeOwn would take.
   int64_t PagesToCopy(int64_t begin, int64_t end) const;
 
-  /// Gives back the pages, in groups of layers with windows, that no row at `position` or behind sees: what page_indices() has
-  /// for them may be read, and means nothing. Returns how many. REQUIRES: 0 <= position, and there are pages for all before it
+  /// In groups of layers with windows, gives back the pages that no row at `position` or later sees. page_indices() still has
+  /// entries for them, which may be read but mean nothing. Returns how many. REQUIRES: 0 <= position, and there are pages for
+  /// all positions before it
   int32_t DropUnseenFrom(int64_t position);
-  /// The first position whose row finds all that it sees.
+  /// The first position at which a row has all KV that it sees.
   int64_t first_seeing_all() const;
-  /// How many pages it has given back so.
+  /// How many pages DropUnseenFrom has given back.
   int64_t num_dropped() const;
-  /// Takes others for them, whose KV is to be written anew. On error (Grow's) the sequence keeps what it had.
+  /// Takes new pages in place of those, for KV that is to be written again. On error (that of Grow) nothing changes.
   absl::Status TakeBack();
 
   /// Pages that it holds, alone or with others.

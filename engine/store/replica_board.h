@@ -31,7 +31,8 @@ class ReplicaBoard {
   virtual ~ReplicaBoard() = default;
 
   // Each of these replaces what was there before, and expires after `ttl`, in whole seconds and at least one. Write the parts
-  // first, because others find them by the note. kResourceExhausted: too large, or there is no memory. kUnavailable: it does not work now.
+  // first, because others find them by the note. kResourceExhausted: too large, or there is no memory. kUnavailable: it does not
+  // work now.
   virtual absl::Status PutPart(const Place& place, int32_t part, std::string_view bytes,
                                absl::Duration ttl) = 0;
   virtual absl::Status PutNote(const Place& place, std::string_view bytes, absl::Duration ttl) = 0;

@@ -6,7 +6,7 @@
 
 namespace kvblend::kernels {
 
-/// As Backend::MassScores. out: [columns of `wanted`]
+/// Computes what Backend::MassScores does. out: [columns of `wanted`]
 void ScoreColumns(ConstMatrixView mass, ConstMatrixView lengths, absl::Span<const ColumnRange> counted,
                   absl::Span<const ColumnRange> wanted, float* out);
 

@@ -18,7 +18,7 @@ namespace kvblend::server {
 
 using KeyHash = std::array<unsigned char, 32>;
 
-/// Who a key belongs to, and what that one may do. A limit of 0 is none.
+/// The tenant that a key belongs to, and what it may do. A limit of 0 means no limit.
 struct Tenant {
   std::string name = {};
   std::string chunk_namespace = {};  // of all its chunks

@@ -48,7 +48,7 @@ class ModelCard {
 
 /// A handler whose calls belong to a trace: their answers have the header traceresponse, and TraceOf tells of it.
 HttpHandler Traced(const Tracer* tracer, HttpHandler handler);
-/// Of a request in a traced handler.
+/// The trace of a request in a traced handler.
 TraceContext TraceOf(const HttpRequest& request);
 
 /// What one API's handlers hold on to.

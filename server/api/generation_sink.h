@@ -19,7 +19,7 @@ class AnswerWriter {
   virtual std::string Add(const v1::GenerateEvent& event) = 0;
   /// The end of a stream that fails.
   virtual std::string Failed(const absl::Status& status) const = 0;
-  /// Without a stream: the whole answer.
+  /// The whole answer, if it is not streamed.
   virtual std::string Body() const = 0;
   /// The answer to a call that fails before anything was sent.
   virtual HttpResponse Error(const absl::Status& status) const = 0;
@@ -31,7 +31,7 @@ std::shared_ptr<EventSink<v1::GenerateEvent>> MakeGenerationSink(std::unique_ptr
                                                                  std::shared_ptr<HttpResponder> responder,
                                                                  std::shared_ptr<CallLog> log);
 
-/// With the header x-request-id.
+/// Adds the header x-request-id.
 HttpResponse WithId(HttpResponse response, const std::string& id);
 
 /// "chatcmpl-5f2c...": of one answer.

@@ -15,7 +15,7 @@
 
 namespace kvblend::server {
 
-/// Who calls, as far as the message does not say it.
+/// What is known of the caller besides the message.
 struct CallerContext {
   std::string client;  // requests of one client and namespace share their turns in the queue
   absl::Time deadline = absl::InfiniteFuture();
@@ -31,8 +31,8 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void OnEvent(const Event& event) = 0;
   virtual void OnDone(const absl::Status& status) = 0;
-  /// Called at most once, before anything else: to be dropped when all that came has left the server, right before the caller is
-  /// told of the end. By then it is over for those whose events wait nowhere.
+  /// Called at most once, before anything else. Keeps `kept` until all events have left the server, and drops it right before the
+  /// caller is told of the end. Sinks whose events are not queued drop it at once.
   virtual void KeepUntilSent(std::shared_ptr<void> kept) { kept = nullptr; }
 };
 

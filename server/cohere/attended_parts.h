@@ -1,6 +1,6 @@
-// Which documents the parts of an answer were said from that quote none, by what the model attended to (kvblend.v1.AttributedToken).
+// Citations for parts of an answer that quote no document, by what the model attended to (kvblend.v1.AttributedToken).
 //
-// A part is a clause: what stands between two marks of punctuation that have whitespace or an end behind them. Its attention to a
+// A part is a clause: the text between two punctuation marks that are followed by whitespace or the end. Its attention to a
 // document is the mean over its tokens.
 #pragma once
 

@@ -14,8 +14,8 @@
 
 namespace kvblend::server::cohere {
 
-/// Of the documents in an answer's citations, each as often as it is cited. Sources behind that have their id alone, lest an
-/// answer be hundreds of times as long as the documents.
+/// Most bytes of documents in the citations of an answer, each counted as often as it is cited. Sources after that have only their
+/// id, so that an answer is not hundreds of times as long as the documents.
 inline constexpr int64_t kMaxCitedBytes = int64_t{4} << 20;
 
 /// {"id": .., "message": ..}

@@ -52,7 +52,7 @@ struct ServerConfig {
   TraceConfig trace;
 };
 
-/// Whether only this machine reaches who listens there, or nobody.
+/// Whether the address can be reached only from this machine, or not at all ("none").
 bool IsLoopback(const std::string& address);
 
 /// What reading the settings came to: a configuration, or the end of the process.

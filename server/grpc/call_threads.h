@@ -27,11 +27,11 @@ class CallThreads {
   explicit CallThreads(const Limits& limits);
   ~CallThreads() { Stop(); }
 
-  /// Has one of the threads do it, in the order of asking. kResourceExhausted: too many wait, and it is never done. `bytes`:
-  /// of the message that waits with it.
+  /// Queues `task`, which one of the threads runs; in the order of the calls. kResourceExhausted: too many wait, and it is not run.
+  /// `bytes`: the size of the message that waits with it.
   absl::Status Run(size_t bytes, std::function<void()> task);
 
-  /// Waits for everything that was asked for, and ends the threads. Again: nothing. Nothing may be asked for afterwards.
+  /// Waits for all queued tasks and ends the threads. Idempotent. Run may not be called afterwards.
   void Stop();
 
  private:
@@ -45,12 +45,12 @@ class CallThreads {
   std::vector<std::thread> threads_;
 };
 
-/// Those of a server. Apart from each other, so that what takes long holds up only its like.
+/// The threads of a server: a pool for each kind of call, so that long calls hold up only each other.
 class ServerThreads {
  public:
   enum class Kind {
-    kStream,  // beginning one: its text is tokenized
-    kQuick,   // answered from what is in memory, or nearly so
+    kStream,  // begins a stream: its text is tokenized
+    kQuick,   // answered from memory, or nearly so
     kLong,    // splits a document, or asks tiers for many chunks
   };
 
@@ -60,7 +60,7 @@ class ServerThreads {
   CallThreads& Of(Kind kind) {
     return kind == Kind::kStream ? stream_ : kind == Kind::kQuick ? quick_ : long_;
   }
-  /// As CallThreads::Stop of all.
+  /// Calls Stop of all pools.
   void Stop() {
     for (CallThreads* threads : {&stream_, &quick_, &long_}) threads->Stop();
   }

@@ -9,12 +9,12 @@
 
 namespace kvblend::server {
 
-/// Immutable. Made without names: any Host is allowed.
+/// Immutable. Without names, any Host is allowed.
 class AllowedHosts {
  public:
   AllowedHosts() = default;
-  /// Besides IP addresses and localhost, which nobody else's DNS is asked for: names without a port; "*": any. `flag` is where they
-  /// were given.
+  /// `names`, without a port, are allowed besides IP addresses and localhost, which no foreign DNS can redirect; "*": any. `flag` is
+  /// the flag that gave them, for messages.
   AllowedHosts(std::string flag, std::vector<std::string> names);
 
   /// What is wrong with a Host header; empty: nothing.

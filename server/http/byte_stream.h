@@ -17,7 +17,7 @@ class ByteStream {
  public:
   using Handler = std::function<void(const AsioError& error, size_t bytes)>;
 
-  /// Without a context: plain text.
+  /// Without a TLS context the connection is plain text.
   ByteStream(tcp::socket socket, TlsContext tls);
   ~ByteStream();
 

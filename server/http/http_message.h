@@ -50,7 +50,7 @@ enum class BodyFraming : uint8_t {
 std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close,
                          absl::Time now = absl::Now());
 
-/// With the header x-request-id: made up unless the response has one.
+/// Adds the header x-request-id with a random id, unless the response has one.
 HttpResponse WithRequestId(HttpResponse response);
 
 /// One chunk of a body in chunks; none for an empty `piece`.

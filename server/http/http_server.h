@@ -45,7 +45,7 @@ class HttpServer {
   /// address, when it can't be bound; kInvalidArgument for files of TLS.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
                                                            ErrorPage error_page);
-  /// As Shutdown without time.
+  /// As Shutdown with a deadline that has passed.
   virtual ~HttpServer() = default;
 
   /// The port bound.

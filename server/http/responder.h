@@ -32,8 +32,8 @@ class HttpResponder {
   /// thread. It must return quickly, and is dropped at the end of the answer.
   virtual void OnGone(std::function<void()> callback) = 0;
 
-  /// To be called before the end of the answer: `kept` is dropped when all of it but its last byte has left the server, or never
-  /// will. So whoever reads to the end finds that it was dropped.
+  /// Keeps `kept` until all of the answer but its last byte has left the server, or never will. So a client that has read the whole
+  /// answer can rely on `kept` being gone. Must be called before the end of the answer.
   virtual void KeepUntilSent(std::shared_ptr<void> kept) = 0;
 };
 

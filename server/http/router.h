@@ -41,7 +41,7 @@ class Router {
         allowed_methods;  // of the path, if there is no handler; none: there is no such path
   };
   Route Find(std::string_view method, std::string_view path) const;
-  /// Those of all handlers.
+  /// The kinds of all handlers.
   std::set<HandlerKind> Kinds() const;
 
  private:

@@ -49,7 +49,8 @@ struct ServerCore {
   const ErrorPage error_page;
   std::atomic<bool> draining{false};
   std::atomic<bool> stopped{false};  // nothing is run any more, so nothing may be posted
-  // Of bodies that are received, wait for a handler, or are in one's hands. Shared, for those may outlive this object.
+  // Bytes of bodies that are being received, wait for a handler, or are used by one. Shared, because handlers may outlive this
+  // object.
   const std::shared_ptr<std::atomic<int64_t>> pending_body_bytes = std::make_shared<std::atomic<int64_t>>(0);
 
   std::atomic<int64_t> unsent_bytes{0};  // of all connections
@@ -59,7 +60,7 @@ struct ServerCore {
   void CloseLargest();
 
   absl::Mutex mutex;
-  // Those that are open.
+  // The open connections.
   absl::flat_hash_map<Connection*, std::weak_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
 
   asio::io_context io;

@@ -27,16 +27,17 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes);
 /// On one line; what is no UTF-8 is replaced. Never throws.
 std::string ToText(const Json& json);
 
-/// kInvalidArgument that knows the field that it is about: "stop[2]". `message` must hold nothing that the client wrote.
+/// A kInvalidArgument that carries the name of its field, such as "stop[2]". `message` must contain nothing that the client wrote.
 absl::Status FieldError(const std::string& param, const std::string& message);
-/// The same: "`param` is `value`; allowed: `allowed`". The value is for the client alone, as it may be a text: the log gets the rest.
+/// The same with the message "`param` is `value`; allowed: `allowed`". The log gets it without the value, which may be a text of
+/// the client's.
 absl::Status ValueError(const std::string& param, const std::string& value, const std::string& allowed);
 /// The field of a FieldError or ValueError; else empty.
 std::string ParamOf(const absl::Status& status);
 
 /// `status`, of which the log gets `logged` instead of the message, which holds something that a client wrote.
 absl::Status LogAs(absl::Status status, const std::string& logged);
-/// The message, or what stands for it in the log.
+/// What the log gets: what LogAs has set, else the message.
 std::string LoggedMessage(const absl::Status& status);
 
 /// A text of a client's in quotes for a message, cut.
@@ -67,10 +68,10 @@ class FieldReader {
   /// As Refuse, but for this value.
   void RefuseUnless(const std::string& name, const Json& allowed);
 
-  /// Keeps the first.
+  /// Keeps the first error.
   void Note(absl::Status status);
   bool ok() const { return status_.ok(); }
-  /// What was wrong; a member that nobody asked for is.
+  /// The first error; members that were not read are errors too.
   absl::Status Finish();
 
   std::string PathOf(const std::string& name) const;

@@ -1,4 +1,4 @@
-// What the log says while a model is loaded, which takes minutes where it is large or its disk is slow.
+// Progress in the log while a model is loaded, which takes minutes if it is large or its disk is slow.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ class LoadLog {
   /// `now` is the time, `write` takes a line.
   LoadLog(std::string model, std::function<absl::Time()> now, std::function<void(const std::string&)> write);
 
-  /// As Engine::LoadObserver. A line every few seconds, and one at the end where there was one before it: nothing is said of
-  /// models that are there at once.
+  /// To be called as an Engine::LoadObserver. Writes a line every few seconds, and one at the end if there was one before: models
+  /// that load at once get no line.
   void Update(int64_t done_bytes, int64_t total_bytes);
 
  private:

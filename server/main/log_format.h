@@ -1,4 +1,4 @@
-// What the lines of the log look like.
+// The format of log lines.
 #pragma once
 
 #include <memory>
@@ -8,15 +8,15 @@
 
 namespace kvblend::server {
 
-/// One JSON object per line: "time" (RFC 3339, UTC, milliseconds), "level", and "message". With `members` the message is
-/// itself the members of an object (CallLog writes such), which stand in its place.
+/// One JSON object per line: "time" (RFC 3339, UTC, milliseconds), "level", and "message". With `members` the message is itself a
+/// list of members (as CallLog writes it), which are put in place of "message".
 std::unique_ptr<spdlog::formatter> JsonLines(bool members);
 
-/// Text lines: time, level and message. Control characters of the message stand as \xNN: what a client has sent may be a part of
-/// it, and must not begin a line of its own or speak to a terminal.
+/// Text lines: time, level and message. Control characters in the message are written as \xNN, so that text from a client can
+/// neither begin a line nor control a terminal.
 std::unique_ptr<spdlog::formatter> TextLines();
 
-/// Sends the log to stderr from `level` on, as text, or as JSON. To be called once.
+/// Sends log messages of `level` and above to stderr, as text or as JSON. Must be called once.
 void SetUpLog(const std::string& level, bool json);
 
 }  // namespace kvblend::server

@@ -1,7 +1,6 @@
 // The life of the server: listen, load, serve, drain, stop.
 //
-// It listens before the model is loaded, so that a taken port is noticed at once; requests are refused
-// meanwhile.
+// It listens before the model is loaded, so that a port in use is noticed at once; until then requests are refused.
 #pragma once
 
 #include <functional>
@@ -16,8 +15,8 @@ namespace kvblend::server {
 
 using EngineFactory = std::function<absl::StatusOr<std::unique_ptr<Engine>>(const EngineOptions&)>;
 
-/// Returns the process's exit code (see kvblend-server --help) some time after `stop` was notified, or at
-/// once when it can't start; then one line on stderr says why.
+/// Serves until `stop` is notified, then drains and stops. Returns the exit code of the process (see kvblend-server --help).
+/// If it cannot start, it returns at once, and a line on stderr says why.
 int RunServer(const ServerConfig& config, const EngineFactory& create_engine, const absl::Notification& stop);
 
 }  // namespace kvblend::server

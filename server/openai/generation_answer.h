@@ -28,7 +28,7 @@ std::vector<std::pair<std::string, std::string>> ReportHeaders(const v1::PromptR
 /// The member "kvblend" of answers: what gRPC reports.
 Json ReportExtension(const v1::PromptReport& report, const v1::GenerateFinished& finished);
 
-/// Tokens of the prompt whose KV was there: kept of an earlier turn, exact, or blended and not recomputed.
+/// How many tokens of the prompt were not computed: kept of an earlier turn, reused exactly, or blended and not recomputed.
 int64_t CachedTokens(const v1::PromptReport& report);
 
 /// Takes the events of one answer in their order. Not thread-safe.

@@ -29,15 +29,15 @@
 
 namespace kvblend {
 
-/// A sequence that is over, or what a prompt has taken of one.
+/// A finished sequence, or the part of one that a prompt has taken.
 struct KeptSequence {
   std::string tenant_namespace;
   BlendOptions blend;              // what its prompts asked for
   std::vector<int32_t> token_ids;  // whose KV is in the pages
-  int32_t must_match = 0;          // so many leading tokens a prompt must repeat
-  int32_t num_exact = 0;           // so many leading tokens are exact
-  // So many leading tokens are exact and have their KV in every layer: in those with windows there is only what rows
-  // behind the prompt see, until it is computed anew.
+  int32_t must_match = 0;          // how many leading tokens a prompt must repeat to continue it
+  int32_t num_exact = 0;           // how many leading tokens are exact
+  // How many leading tokens are exact and have their KV in every layer. Layers with windows have only the KV that rows after
+  // the prompt see, until the rest is computed again.
   int32_t num_whole = 0;
   TokenRanges loaded = {};  // those of the exact tokens whose KV came from the store
   std::unique_ptr<kv::SequencePages> pages;
@@ -45,11 +45,11 @@ struct KeptSequence {
   int32_t num_tokens() const { return static_cast<int32_t>(token_ids.size()); }
 };
 
-/// For the engine thread only, except counts(). While it lives, the pool asks it for pages where it has too few.
+/// For the engine thread only, except counts(). While it lives, the pool asks it for pages when it has too few.
 class KeptSequences {
  public:
-  /// Kept sequences hold at most `max_pages` of the pool's pages, those of several counted once. The pool must outlive
-  /// this, and nobody else holds pages of it as kept ones.
+  /// Kept sequences hold at most `max_pages` of the pool's pages; pages that several of them hold count once. The pool must
+  /// outlive this, and no other object may hold pages of it as kept ones.
   KeptSequences(kv::PagePool& pool, int64_t max_pages);
   ~KeptSequences();
   KeptSequences(const KeptSequences&) = delete;
@@ -71,12 +71,13 @@ class KeptSequences {
   std::optional<SharedPrefix> FindExact(std::string_view tenant_namespace,
                                         absl::Span<const int32_t> token_ids) const;
 
-  /// A sequence, until it is taken or dropped; never that of another.
+  /// Identifies a sequence until it is taken or dropped; not used again.
   using Id = int64_t;
-  /// The one used last of those that are not exact throughout and whose next `rows` tokens there is room to compute: for the pages
-  /// that it has given back, and for copies of those that others have too.
+  /// The most recently used sequence that is not exact throughout, and for which there is room to compute its next `rows` tokens:
+  /// for the pages that it has given back, and for copies of those that others hold too.
   std::optional<Id> FirstInexact(int32_t rows) const;
-  /// Null: it is not here any more. Its KV may be made exact in place, and told to be so. Valid until the next call.
+  /// The sequence, or null if it is gone. The caller may make its KV exact in place, and update its counts. Valid until the next
+  /// call.
   KeptSequence* Find(Id id);
   void Drop(Id id);
 
@@ -101,8 +102,8 @@ class KeptSequences {
   /// Takes an entry out.
   KeptSequence Remove(Entries::iterator entry);
   void Evict(Entries::iterator entry);
-  /// The entry used longest ago of those by whose going a page becomes free; where each page is kept by several, of those that
-  /// keep one. REQUIRES: there are idle pages
+  /// Of the entries whose removal frees a page, the one used longest ago. If every page is kept by several, the one used longest ago
+  /// of those that keep a page. REQUIRES: there are idle pages
   Entries::iterator FirstToFree();
   /// Drops entries until the pool has so many free pages, or no more would become free.
   void MakeFree(int64_t num_pages);

@@ -58,7 +58,7 @@ struct KvSource {
   static KvSource Of(const KvSectionView& section);
 };
 
-/// As kMaxKvCorrectionRank (kernels/kv_correction.h), which comes with Abseil.
+/// Equals kMaxKvCorrectionRank; its header, kernels/kv_correction.h, needs Abseil, which device code cannot include.
 inline constexpr int kMaxCorrectionRank = 1024;
 
 // Tiles of a correction (kernels/cuda/runtime/correction_tiles.h).

@@ -20,7 +20,7 @@ KVBLEND_DEVICE int64_t PageSlot(const PlanView& plan, const KvPagesView& pages, 
   return PageSlot(plan, pages, plan.sequence_of_row[row], plan.positions[row], head);
 }
 
-// As the reference rounds it, so that all backends store the same bytes.
+// Rotates a pair with the roundings of the reference backend, so that all backends store the same bytes.
 KVBLEND_DEVICE void RotatePair(float& a, float& b, float cos, float sin) {
   const float rotated = SubRn(MulRn(a, cos), MulRn(b, sin));
   b = AddRn(MulRn(a, sin), MulRn(b, cos));

@@ -14,7 +14,7 @@ namespace kvblend::kernels::cuda {
 
 int64_t CountChanges(absl::Span<const SamplingSpec> specs);
 bool AnyDraws(absl::Span<const SamplingSpec> specs);
-/// As the kernel reads them: rows [specs.size()], changes [CountChanges(specs)].
+/// Writes the specs in the form that the kernel reads: rows [specs.size()], changes [CountChanges(specs)].
 void WriteSampling(absl::Span<const SamplingSpec> specs, RowSampling* rows, LogitChange* changes);
 
 /// REQUIRES: what Backend::SampleTokens checks; at least one row.

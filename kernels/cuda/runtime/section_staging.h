@@ -46,7 +46,7 @@ class SectionStaging {
 
   StreamHandle copying_ = nullptr;
   EventHandle arrived_ = nullptr;
-  // Of the batch whose number has that remainder: none is needed for longer.
+  // released_[batch % kSlots]: the event of that batch; older batches need none any more.
   std::array<EventHandle, kSlots> released_{};
   std::vector<Slot> slots_;  // up to kSlots, as many as were in use at once
   size_t next_ = 0;          // slot

@@ -30,7 +30,7 @@ struct CorpusCounts {
   int64_t input_bytes = 0;          // of the corpus
   int64_t present_input_bytes = 0;  // of input_bytes: for chunks that the store had
 
-  // Of a chunk sent twice at once, "it is there" may be heard before "it was computed".
+  // If a chunk was sent twice at once, the server may answer "already there" before it answers "computed".
   int64_t present_chunks() const { return std::max<int64_t>(chunks - computed_chunks, 0); }
 };
 
