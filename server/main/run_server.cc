@@ -9,6 +9,7 @@
 #include <fstream>
 #include <iostream>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "server/access/keyed_access.h"
 #include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
@@ -115,92 +117,141 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   return HttpServer::Start(options, ApiRoutes(context), ApiErrorPage);
 }
 
-}  // namespace
+/// Where the HTTP servers listen; nullopt: there is no HTTP API.
+struct HttpAddresses {
+  HostPort operators;
+  std::optional<HostPort> api;
+};
 
-int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
-              const absl::Notification& stop) {
-  const auto http_address = ParseHostPort("--http-address", config.http_address);
-  if (!http_address.ok()) {
-    FailToStart(http_address.status());
-    return kBadSettings;
-  }
-  const bool with_api = config.api.address != kNowhere;
-  const auto api_address =
-      with_api ? ParseHostPort("--api-address", config.api.address) : absl::StatusOr<HostPort>(HostPort());
-  if (!api_address.ok()) {
-    FailToStart(api_address.status());
-    return kBadSettings;
-  }
+absl::StatusOr<HttpAddresses> ParseAddresses(const ServerConfig& config) {
+  HttpAddresses addresses;
+  KVBLEND_ASSIGN_OR_RETURN(addresses.operators, ParseHostPort("--http-address", config.http_address));
+  if (config.api.address == kNowhere) return addresses;
+  KVBLEND_ASSIGN_OR_RETURN(addresses.api, ParseHostPort("--api-address", config.api.address));
+  return addresses;
+}
 
-  // Destroyed in reverse order: listeners, then the engine, then what both report to.
-  Metrics metrics;
-  std::unique_ptr<Tracer> tracer;
-  EngineSlot engine_slot;
-  std::unique_ptr<Engine> engine;
+/// Null where no timelines are kept.
+absl::StatusOr<std::unique_ptr<Tracer>> OpenTracer(const TraceConfig& trace) {
+  if (trace.folder.empty()) return nullptr;
+  return Tracer::Open({.folder = trace.folder,
+                       .sample = trace.sample,
+                       .limits = {.max_files = trace.max_files, .max_bytes = trace.max_bytes}});
+}
 
-  if (!config.trace.folder.empty()) {
-    auto opened =
-        Tracer::Open({.folder = config.trace.folder,
-                      .sample = config.trace.sample,
-                      .limits = {.max_files = config.trace.max_files, .max_bytes = config.trace.max_bytes}});
-    if (!opened.ok()) {
-      FailToStart(opened.status());
-      return kBadSettings;
-    }
-    tracer = *std::move(opened);
-  }
-  EngineCalls calls(&engine_slot, {.engine_options = config.engine,
-                                   .max_message_bytes = config.max_message_bytes,
-                                   .started = absl::Now()});
-  std::unique_ptr<KeyedAccess> access;
-  if (!config.api_keys_path.empty()) {
-    auto opened = KeyedAccess::Open(
-        config.api_keys_path, &calls,
-        [&](const std::map<std::string, int64_t>& bytes) { engine_slot.LimitNamespaces(bytes); });
-    if (!opened.ok()) {
-      FailToStart(opened.status());
-      return kBadSettings;
-    }
-    access = *std::move(opened);
-    metrics.SetTenants([raw = access.get()] { return CountsOf(raw->Use()); });
-  }
-  ServiceContext context;
-  context.tracer = tracer.get();
-  context.calls = &calls;
-  context.access = access.get();
-  context.metrics = &metrics;
+/// Null where calls need no keys.
+absl::StatusOr<std::unique_ptr<KeyedAccess>> OpenAccess(const std::string& keys_path, Calls* calls,
+                                                        EngineSlot* engine_slot, Metrics* metrics) {
+  if (keys_path.empty()) return nullptr;
+  KVBLEND_ASSIGN_OR_RETURN(
+      std::unique_ptr<KeyedAccess> access,
+      KeyedAccess::Open(keys_path, calls, [engine_slot](const std::map<std::string, int64_t>& bytes) {
+        engine_slot->LimitNamespaces(bytes);
+      }));
+  metrics->SetTenants([raw = access.get()] { return CountsOf(raw->Use()); });
+  return access;
+}
+
+/// What listens; destroyed in reverse order.
+struct Listeners {
+  std::unique_ptr<GrpcServer> grpc;
+  std::unique_ptr<HttpServer> operators;
+  std::unique_ptr<HttpServer> api;  // null: there is none
+};
+
+absl::StatusOr<Listeners> Listen(const ServerConfig& config, const HttpAddresses& addresses,
+                                 const ServiceContext& context, const EngineSlot* engine_slot) {
+  Listeners listeners;
   GrpcServerOptions grpc_options;
   grpc_options.address = config.grpc_address;
   grpc_options.max_message_bytes = config.max_message_bytes;
   grpc_options.limits = config.grpc;
   grpc_options.tls = TlsOf(config);
-  auto grpc_server = GrpcServer::Start(grpc_options, context);
-  if (!grpc_server.ok()) return FailToStart(grpc_server.status());
-
-  auto http_server = StartOperatorPages(*http_address, &metrics, &engine_slot);
-  if (!http_server.ok()) return FailToStart(http_server.status());
-
-  std::unique_ptr<HttpServer> api_server;
-  if (with_api) {
-    auto started = StartApi(*api_address, config,
-                            {.calls = &calls,
-                             .access = access.get(),
-                             .metrics = &metrics,
-                             .tracer = tracer.get(),
-                             .model_id = config.api.model_id});
-    if (!started.ok()) return FailToStart(started.status());
-    api_server = *std::move(started);
+  KVBLEND_ASSIGN_OR_RETURN(listeners.grpc, GrpcServer::Start(grpc_options, context));
+  KVBLEND_ASSIGN_OR_RETURN(listeners.operators,
+                           StartOperatorPages(addresses.operators, context.metrics, engine_slot));
+  if (addresses.api) {
+    KVBLEND_ASSIGN_OR_RETURN(listeners.api, StartApi(*addresses.api, config,
+                                                     {.calls = context.calls,
+                                                      .access = context.access,
+                                                      .metrics = context.metrics,
+                                                      .tracer = context.tracer,
+                                                      .model_id = config.api.model_id}));
   }
-
-  spdlog::info("listening: gRPC on {}, operators' HTTP on {}, the HTTP API {}",
-               Place(config.grpc_address, (*grpc_server)->port()),
-               Place(config.http_address, (*http_server)->port()),
-               api_server == nullptr ? "nowhere" : "on " + Place(config.api.address, api_server->port()));
+  spdlog::info(
+      "listening: gRPC on {}, operators' HTTP on {}, the HTTP API {}",
+      Place(config.grpc_address, listeners.grpc->port()),
+      Place(config.http_address, listeners.operators->port()),
+      listeners.api == nullptr ? "nowhere" : "on " + Place(config.api.address, listeners.api->port()));
   if (!config.port_file.empty()) {
-    const absl::Status written =
-        WritePortFile(config.port_file, (*grpc_server)->port(), (*http_server)->port(), api_server.get());
-    if (!written.ok()) return FailToStart(written);
+    KVBLEND_RETURN_IF_ERROR(WritePortFile(config.port_file, listeners.grpc->port(),
+                                          listeners.operators->port(), listeners.api.get()));
   }
+  return listeners;
+}
+
+void LogServing(const EngineInfo& info, absl::Duration load_time) {
+  spdlog::info(
+      "serving {} ({}, {} layers, context {} tokens, KV {}, chunks {} with {} bytes per token) on {}, "
+      "chat format {}, loaded in {:.2f} s",
+      info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
+      info.chunk_format, info.chunk_bytes_per_token, info.backend, info.chat_format,
+      absl::ToDoubleSeconds(load_time));
+  if (!info.told_date.empty()) {
+    spdlog::info(
+        "prompts tell the day, {}: chunks stored on another are computed anew, unless --chat-date is the same",
+        info.told_date);
+  }
+}
+
+/// Finishes what was accepted, within the drain timeout, and stops listening.
+void DrainAndStop(absl::Duration drain_timeout, Engine& engine, EngineSlot& engine_slot, Metrics& metrics,
+                  Listeners& listeners) {
+  spdlog::info("stopping: finishing accepted requests, for at most {} s",
+               absl::ToDoubleSeconds(drain_timeout));
+  engine_slot.Drain();
+  metrics.SetReady(false);
+  listeners.grpc->SetServing(false);
+  if (listeners.api != nullptr) listeners.api->Drain();
+  const absl::Status drained = engine.Drain(absl::Now() + drain_timeout);
+  if (!drained.ok()) spdlog::warn("not everything could be finished: {}", std::string(drained.message()));
+  const absl::Time flush_end = absl::Now() + kFlushTime;
+  listeners.grpc->Shutdown(flush_end);
+  if (listeners.api != nullptr) listeners.api->Shutdown(flush_end);
+  metrics.ResetEngine();
+  listeners.operators.reset();
+  spdlog::info("stopped");
+}
+
+}  // namespace
+
+int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
+              const absl::Notification& stop) {
+  const auto bad_settings = [](const absl::Status& status) {
+    FailToStart(status);
+    return kBadSettings;
+  };
+  const auto addresses = ParseAddresses(config);
+  if (!addresses.ok()) return bad_settings(addresses.status());
+
+  // Destroyed in reverse order: listeners, then the engine, then what both report to.
+  Metrics metrics;
+  const auto tracer = OpenTracer(config.trace);
+  if (!tracer.ok()) return bad_settings(tracer.status());
+  EngineSlot engine_slot;
+  std::unique_ptr<Engine> engine;
+  EngineCalls calls(&engine_slot, {.engine_options = config.engine,
+                                   .max_message_bytes = config.max_message_bytes,
+                                   .started = absl::Now()});
+  const auto access = OpenAccess(config.api_keys_path, &calls, &engine_slot, &metrics);
+  if (!access.ok()) return bad_settings(access.status());
+  ServiceContext context;
+  context.tracer = tracer->get();
+  context.calls = &calls;
+  context.access = access->get();
+  context.metrics = &metrics;
+  absl::StatusOr<Listeners> listeners = Listen(config, *addresses, context, &engine_slot);
+  if (!listeners.ok()) return FailToStart(listeners.status());
 
   spdlog::info("loading {}", config.engine.model_path);
   const absl::Time load_start = absl::Now();
@@ -214,35 +265,11 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   if (!stop.HasBeenNotified()) {
     engine_slot.Serve(engine.get());
     metrics.SetReady(true);
-    (*grpc_server)->SetServing(true);
-    spdlog::info(
-        "serving {} ({}, {} layers, context {} tokens, KV {}, chunks {} with {} bytes per token) on {}, "
-        "chat format {}, loaded in {:.2f} s",
-        info.model_name, info.model_architecture, info.num_layers, info.max_context_tokens, info.kv_dtype,
-        info.chunk_format, info.chunk_bytes_per_token, info.backend, info.chat_format,
-        absl::ToDoubleSeconds(absl::Now() - load_start));
-    if (!info.told_date.empty()) {
-      spdlog::info(
-          "prompts tell the day, {}: chunks stored on another are computed anew, unless --chat-date is the same",
-          info.told_date);
-    }
+    listeners->grpc->SetServing(true);
+    LogServing(info, absl::Now() - load_start);
     stop.WaitForNotification();
   }
-
-  spdlog::info("stopping: finishing accepted requests, for at most {} s",
-               absl::ToDoubleSeconds(config.drain_timeout));
-  engine_slot.Drain();
-  metrics.SetReady(false);
-  (*grpc_server)->SetServing(false);
-  if (api_server != nullptr) api_server->Drain();
-  const absl::Status drained = engine->Drain(absl::Now() + config.drain_timeout);
-  if (!drained.ok()) spdlog::warn("not everything could be finished: {}", std::string(drained.message()));
-  const absl::Time flush_end = absl::Now() + kFlushTime;
-  (*grpc_server)->Shutdown(flush_end);
-  if (api_server != nullptr) api_server->Shutdown(flush_end);
-  metrics.ResetEngine();
-  http_server->reset();
-  spdlog::info("stopped");
+  DrainAndStop(config.drain_timeout, *engine, engine_slot, metrics, *listeners);
   return kStopped;
 }
 
