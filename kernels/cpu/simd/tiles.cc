@@ -73,14 +73,15 @@ struct Bf16Words {
 // Words of b that are fetched ahead: the hardware's prefetcher stops at every 4 KiB page.
 constexpr int64_t kPrefetchWords = 4096 / sizeof(uint32_t);
 
-template <class Operands, int kVectors, bool kPrefetch = false>
-HWY_INLINE void MultiplyTile(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
-                             int64_t steps, F32s (&sums)[kTileRows][kVectors]) {
+// sums += a * b; `next`, of b's shape, is fetched meanwhile.
+template <class Operands, int kVectors, bool kPrefetch = true>
+HWY_INLINE void MultiplyTile(const uint32_t* a, int64_t a_stride, const uint32_t* b, const uint32_t* next,
+                             int64_t b_stride, int64_t steps, F32s (&sums)[kTileRows][kVectors]) {
   const TileU32 d;
-  for (int64_t step = 0; step < steps; ++step, b += b_stride) {
+  for (int64_t step = 0; step < steps; ++step, b += b_stride, next += b_stride) {
     if constexpr (kPrefetch) {
       for (int64_t word = 0; word < kVectors * static_cast<int64_t>(hn::Lanes(d)); word += 16) {
-        hwy::Prefetch(b + kPrefetchWords + word);
+        hwy::Prefetch(next + word);
       }
     }
     Words columns[kVectors];
@@ -93,13 +94,14 @@ HWY_INLINE void MultiplyTile(const uint32_t* a, int64_t a_stride, const uint32_t
 }
 
 template <class Operands, int kVectors>
-HWY_INLINE void ScoreColumns(const uint32_t* queries, const uint32_t* panel, int64_t steps, float* scores) {
+HWY_INLINE void ScoreColumns(const uint32_t* queries, const uint32_t* panel, const uint32_t* next,
+                             int64_t steps, float* scores) {
   const TileF32 d;
   F32s sums[kTileRows][kVectors];
   for (auto& row : sums) {
     for (auto& sum : row) sum = hn::Zero(d);
   }
-  MultiplyTile<Operands, kVectors>(queries, steps, panel, kPanelKeys, steps, sums);
+  MultiplyTile<Operands, kVectors>(queries, steps, panel, next, kPanelKeys, steps, sums);
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       hn::StoreU(sums[r][v], d, scores + r * kKeyBlock + v * hn::Lanes(d));
@@ -117,7 +119,8 @@ HWY_INLINE void LinearColumns(const uint32_t* rows, int64_t row_stride, const ui
       sums[r][v] = accumulate ? hn::LoadU(d, out + r * out_stride + v * hn::Lanes(d)) : hn::Zero(d);
     }
   }
-  MultiplyTile<Operands, kMaxVectors, kPrefetch>(rows, row_stride, block, kPackedBlock, steps, sums);
+  MultiplyTile<Operands, kMaxVectors, kPrefetch>(rows, row_stride, block, block + kPrefetchWords,
+                                                 kPackedBlock, steps, sums);
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kMaxVectors; ++v) {
       hn::StoreU(sums[r][v], d, out + r * out_stride + v * hn::Lanes(d));
@@ -158,13 +161,16 @@ void Scores(const uint32_t* queries, const uint32_t* const* panels, int64_t step
   int64_t key = 0;
   if constexpr (kMaxVectors * kKeyStep == kPanelKeys && HWY_CAP_GE512) {
     for (; key + kPanelKeys <= keys; key += kPanelKeys) {
-      ScoreColumns<Operands, kMaxVectors>(queries, *panels++, steps, scores + key);
+      const uint32_t* panel = *panels++;
+      ScoreColumns<Operands, kMaxVectors>(queries, panel, key + kPanelKeys < keys ? *panels : panel, steps,
+                                          scores + key);
     }
   }
   for (; key < keys; key += kPanelKeys) {
     const uint32_t* panel = *panels++;
+    const uint32_t* next = key + kPanelKeys < keys ? *panels : panel;
     ForColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) KVBLEND_BF16_ATTR {
-      ScoreColumns<Operands, vectors()>(queries, panel + column, steps, scores + key + column);
+      ScoreColumns<Operands, vectors()>(queries, panel + column, next + column, steps, scores + key + column);
     });
   }
 }
@@ -182,8 +188,10 @@ HWY_INLINE void AddValueColumns(const uint32_t* probabilities, const uint32_t* c
   }
   constexpr int64_t kPanelSteps = kPanelKeys / Operands::kElements;
   for (int64_t step = 0; step < steps; step += kPanelSteps) {
-    MultiplyTile<Operands, kVectors>(probabilities + step, kKeyBlock / Operands::kElements,
-                                     *panels++ + column, columns, std::min(kPanelSteps, steps - step), sums);
+    const uint32_t* panel = *panels++;
+    const uint32_t* next = step + kPanelSteps < steps ? *panels : panel;
+    MultiplyTile<Operands, kVectors>(probabilities + step, kKeyBlock / Operands::kElements, panel + column,
+                                     next + column, columns, std::min(kPanelSteps, steps - step), sums);
   }
   for (int64_t r = 0; r < kTileRows; ++r) {
     for (int v = 0; v < kVectors; ++v) hn::StoreU(sums[r][v], d, out + r * columns + v * hn::Lanes(d));

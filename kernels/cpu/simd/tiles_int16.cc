@@ -5,6 +5,7 @@
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/tiles_int16.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // clang-format off
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/simd/simd-inl.h"
 // clang-format on
@@ -66,14 +67,15 @@ HWY_INLINE Sums AddPairs(Sums sum, hn::Vec<CodeI16> row, hn::Vec<CodeI16> column
   return Sums{result};
 }
 
-// sums += a * b, in steps of pairs of codes.
+// sums += a * b, in steps of pairs of codes; `next`, of b's shape, is fetched meanwhile.
 template <bool kVnni, int kVectors>
-HWY_INLINE void MultiplyCodes(const uint32_t* a, int64_t a_stride, const uint32_t* b, int64_t b_stride,
-                              int64_t steps, Sums (&sums)[kCodeTileRows][kVectors]) {
+HWY_INLINE void MultiplyCodes(const uint32_t* a, int64_t a_stride, const uint32_t* b, const uint32_t* next,
+                              int64_t b_stride, int64_t steps, Sums (&sums)[kCodeTileRows][kVectors]) {
   const CodeI32 d;
   const CodeI16 d16;
   const auto* codes = reinterpret_cast<const int32_t*>(b);
-  for (int64_t step = 0; step < steps; ++step, codes += b_stride) {
+  for (int64_t step = 0; step < steps; ++step, codes += b_stride, next += b_stride) {
+    for (int64_t word = 0; word < kVectors * kCodeLanes; word += 16) hwy::Prefetch(next + word);
     hn::Vec<CodeI16> columns[kVectors];
     for (int v = 0; v < kVectors; ++v) columns[v] = hn::BitCast(d16, hn::LoadU(d, codes + v * kCodeLanes));
     for (int64_t r = 0; r < kCodeTileRows; ++r) {
@@ -92,12 +94,12 @@ HWY_INLINE void ClearSums(Sums (&sums)[kCodeTileRows][kVectors]) {
 
 // The last step of queries and keys holds what a unit of their codes is worth.
 template <bool kVnni, int kVectors>
-HWY_INLINE void CodeScoreColumns(const uint32_t* queries, const uint32_t* panel, int64_t steps,
-                                 float* scores) {
+HWY_INLINE void CodeScoreColumns(const uint32_t* queries, const uint32_t* panel, const uint32_t* next,
+                                 int64_t steps, float* scores) {
   const CodeF32 d;
   Sums sums[kCodeTileRows][kVectors];
   ClearSums(sums);
-  MultiplyCodes<kVnni, kVectors>(queries, steps, panel, kPanelKeys, steps - 1, sums);
+  MultiplyCodes<kVnni, kVectors>(queries, steps, panel, next, kPanelKeys, steps - 1, sums);
   const auto* key_steps = reinterpret_cast<const float*>(panel + (steps - 1) * kPanelKeys);
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const auto query_step = hn::Set(d, reinterpret_cast<const float*>(queries)[r * steps + steps - 1]);
@@ -122,8 +124,10 @@ void CodeScores(const uint32_t* queries, const uint32_t* const* panels, int64_t 
                 float* scores) {
   for (int64_t key = 0; key < keys; key += kPanelKeys) {
     const uint32_t* panel = *panels++;
+    const uint32_t* next = key + kPanelKeys < keys ? *panels : panel;
     ForCodeColumns(std::min(kPanelKeys, keys - key), [&](auto vectors, int64_t column) HWY_ATTR {
-      CodeScoreColumns<kVnni, vectors()>(queries, panel + column, steps, scores + key + column);
+      CodeScoreColumns<kVnni, vectors()>(queries, panel + column, next + column, steps,
+                                         scores + key + column);
     });
   }
 }
@@ -199,13 +203,13 @@ HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_ste
 }
 
 template <bool kVnni, int kVectors>
-HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel, int64_t steps,
-                               int64_t columns, const float* alphas, float* out) {
+HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel, const uint32_t* next,
+                               int64_t steps, int64_t columns, const float* alphas, float* out) {
   const CodeF32 d;
   Sums sums[kCodeTileRows][kVectors];
   ClearSums(sums);
   MultiplyCodes<kVnni, kVectors>(reinterpret_cast<const uint32_t*>(weights.codes), kPanelKeys / 2, panel,
-                                 columns, steps, sums);
+                                 next, columns, steps, sums);
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const auto step = hn::Set(d, weights.steps[r]), alpha = hn::Set(d, alphas[r]);
     for (int v = 0; v < kVectors; ++v) {
@@ -224,6 +228,7 @@ void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels,
   WeightCodes weights;
   for (int64_t step = 0; step < steps; step += kPanelSteps, alphas = ones) {
     const uint32_t* panel = *panels++;
+    const uint32_t* next = step + kPanelSteps < steps ? *panels : panel;
     const int64_t count = std::min(kPanelSteps, steps - step);
     const float *rows = reinterpret_cast<const float*>(probabilities) + 2 * step,
                 *value_steps = reinterpret_cast<const float*>(panel + kPanelSteps * columns);
@@ -233,7 +238,8 @@ void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels,
       EncodeWeights(rows, value_steps, 2 * count, weights);
     }
     ForCodeColumns(columns, [&](auto vectors, int64_t column) HWY_ATTR {
-      AddCodeColumns<kVnni, vectors()>(weights, panel + column, count, columns, alphas, out + column);
+      AddCodeColumns<kVnni, vectors()>(weights, panel + column, next + column, count, columns, alphas,
+                                       out + column);
     });
   }
 }
