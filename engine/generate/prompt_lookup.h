@@ -1,6 +1,6 @@
-// Guesses what an answer says next from what it has seen: answers of retrieval quote their chunks, so the tokens that
-// followed the last few tokens somewhere before are likely to follow again (prompt lookup decoding, Saxena 2023). What is
-// guessed is checked by the model, several tokens in one step; see DraftLength.
+// Guesses the next tokens of an answer from its prompt and the answer so far. RAG answers quote their chunks, so the tokens
+// that followed the last few tokens somewhere before are likely to follow again (prompt lookup decoding, Saxena 2023). The
+// model checks the guess, several tokens in one step; see DraftLength.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace kvblend::generate {
 
-/// The tokens of one sequence, and where each pair of them stands. Not thread-safe.
+/// The tokens of one sequence, and the places of each pair of them. Not thread-safe.
 class PromptLookup {
  public:
   static constexpr int32_t kMaxMatch = 16;  // tokens that are compared
-  static constexpr int32_t kMaxPlaces = 8;  // of a pair that are looked at, the last ones
+  static constexpr int32_t kMaxPlaces = 8;  // how many places of a pair are looked at, the last ones
   static constexpr int32_t kMinMatch = 2;
 
   explicit PromptLookup(absl::Span<const int32_t> tokens);
@@ -23,10 +23,10 @@ class PromptLookup {
   void Append(int32_t token);
 
   struct Guess {
-    int32_t match = 0;                      // so many of the last tokens stood there too; 0: no guess
+    int32_t match = 0;                      // how many of the last tokens are the same there; 0: no guess
     absl::Span<const int32_t> tokens = {};  // what followed there; valid until the next Append
   };
-  /// From the place with the longest match, the latest of equal ones. At most `max_tokens`.
+  /// A guess of at most `max_tokens`, from the place with the longest match, the latest of equal ones.
   Guess Next(int32_t max_tokens) const;
 
  private:

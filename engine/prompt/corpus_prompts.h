@@ -9,8 +9,8 @@
 
 namespace kvblend::prompt {
 
-/// The documents' chunks, shuffled so that strangers stand beside each other as they do after retrieval, a few in each
-/// prompt; what is left over is not used. The same documents always give the same prompts. kInvalidArgument: bad sizes, or
+/// Makes prompts of a few chunks each. The chunks are shuffled, so that neighbours come from different documents, as after retrieval;
+/// chunks left over are not used. The same documents always give the same prompts. kInvalidArgument: bad sizes, or
 /// fewer chunks than two prompts take.
 absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& corpus,
                                                     const text::Tokenizer& tokenizer);

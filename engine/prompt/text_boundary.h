@@ -1,4 +1,4 @@
-// Where prose may be cut: behind paragraphs, sentences and words. Pure functions; safe from any thread.
+// Where prose may be cut: after paragraphs, sentences and words. Pure functions; safe from any thread.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,13 @@
 
 namespace kvblend::prompt {
 
-/// What ends just before a place (white space belongs to what it follows). The greater, the better the place
+/// What ends just before a place; white space belongs to the text that it follows. The greater the value, the better the place
 /// for a cut.
 enum class Boundary : uint8_t { kNone, kWord, kSentence, kParagraph };
 
-/// Walks over the places between the characters of a text, from its front, and tells the boundary at each.
-/// A paragraph ends with an empty line, a sentence with its full stop (or the like) or its line. Looks only
-/// back: what follows a place does not matter to it. Not thread-safe.
+/// Goes through the places between the characters of a text, from its beginning, and tells the boundary at each.
+/// A paragraph ends with an empty line, a sentence with its full stop (or the like) or its line. Text after
+/// a place does not matter. Not thread-safe.
 class BoundaryScanner {
  public:
   /// `text` is valid UTF-8 and outlives the scanner.
@@ -37,7 +37,7 @@ class BoundaryScanner {
 
 /// The last place between two characters of `text` at or before `position`.
 size_t FloorToCharacter(std::string_view text, size_t position);
-/// The first such place at or behind `position`.
+/// The first place between two characters of `text` at or after `position`.
 size_t CeilToCharacter(std::string_view text, size_t position);
 
 }  // namespace kvblend::prompt

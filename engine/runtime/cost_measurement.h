@@ -1,4 +1,5 @@
-// The loading controller's first idea of what this machine and model cost, before any prompt has run.
+// Measures at the start what computing costs with this machine and model, so that the loading controller has figures before
+// any prompt has run.
 #pragma once
 
 #include "absl/status/statusor.h"

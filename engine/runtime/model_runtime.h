@@ -22,7 +22,7 @@
 
 namespace kvblend {
 
-/// Where the learned correction of a model's stored KV lies, if it has one.
+/// The path of the learned correction of a model's stored KV, if it has one.
 std::string CorrectionPath(const std::string& model_path);
 
 /// kInvalidArgument, naming the path and the difference, unless it is a correction of this model's stored KV.
@@ -36,7 +36,7 @@ struct ModelRuntime {
   /// REQUIRES: the options' numbers are as CheckEngineOptions wants them (engine/api/option_table.h).
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> Load(const EngineOptions& options,
                                                             const Engine::LoadObserver& on_load = nullptr);
-  /// The same on a given backend; options.device, num_threads and gemm are not looked at.
+  /// The same on a given backend; options.device, num_threads and gemm are not used.
   static absl::StatusOr<std::unique_ptr<ModelRuntime>> LoadOn(std::unique_ptr<kernels::Backend> backend,
                                                               const EngineOptions& options,
                                                               const Engine::LoadObserver& on_load = nullptr);

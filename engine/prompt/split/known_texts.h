@@ -6,7 +6,7 @@
 // comparisons, whoever makes the texts, and a mistake would cost a cut in the wrong place. The run that stands for a text is
 // chosen by hash from all over the text, so that few texts have the same run: chunks often begin with the same title or path.
 //
-// The texts themselves are not kept: a hundred bytes or so for each. Namespaces know nothing of each other.
+// The texts themselves are not kept, only about a hundred bytes for each. Each namespace has known texts of its own.
 #pragma once
 
 #include <cstddef>
@@ -41,14 +41,14 @@ class KnownTexts {
   static constexpr int64_t kMaxChecks = 1 << 16;     // of a search; what lies behind is not found
   static constexpr int64_t kDefaultTexts = 1 << 18;  // of all namespaces together
 
-  /// Beyond `max_texts` the one used longest ago goes, of the namespace that has most.
+  /// Beyond `max_texts`, the namespace with the most texts forgets the one used longest ago.
   explicit KnownTexts(int64_t max_texts = kDefaultTexts);
 
-  /// From now on the text is found in this namespace. No effect where it is too short.
+  /// Makes the text known in this namespace. No effect if it is too short.
   void Add(std::string_view tenant_namespace, std::string_view text);
 
-  /// Where known texts of any of the namespaces stand in `text`: the one that begins first, of several the longest, then the
-  /// first behind that one, and so on; ascending, none overlaps another. Time: some nanoseconds per byte and namespace, and
+  /// Where `text` has known texts of any of the namespaces: the one that begins first (of several the longest), then the first one
+  /// after its end, and so on; ascending, without overlaps. Time: some nanoseconds per byte and namespace, and
   /// less than a microsecond for each of kMaxChecks comparisons.
   std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text) const;
 

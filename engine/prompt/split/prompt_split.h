@@ -1,13 +1,13 @@
-// Passages that a chain has pasted into one text, and what stands between them:
+// Finds the passages that a client has pasted into one text:
 //
 //     "Use these passages.\n\n" | Paris is .. | "\n\n" | Rome is .. | "\n\nQuestion: Where is ..?"
 //              text               passage       text     passage      the question
 //
-// A passage is a known text (known_texts.h), wherever it stands; and if asked for, a paragraph: what lies between two blank
-// lines, as LangChain's and LlamaIndex's chains join their documents, and the last line before the first blank line, on which
-// prompts like "Answer from this context:\nParis is .." have their first document. These follow from the paragraph
-// alone, so the same one is cut in the same way in whatever order it comes. Short ones are left to the text around them.
-// What lies behind the last passage is the question; it is not blank. Pure functions; thread-safe.
+// A passage is a known text (known_texts.h), wherever it is, and, if asked for, a paragraph: the text between two blank lines
+// (LangChain and LlamaIndex join documents so), or the last line before the first blank line, where prompts like "Answer from
+// this context:\nParis is .." have their first document. Only the paragraph itself matters, so the same one is cut in the
+// same way wherever it comes. Short paragraphs are left in the text around them. The text after the last passage is the
+// question; it is not blank. Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ inline constexpr size_t kMinPassageBytes = 128;  // of a paragraph
 std::vector<TextRange> FindPassages(std::string_view text, const std::vector<TextRange>& known,
                                     bool paragraphs, size_t max_passages);
 
-/// Cuts the question, and the texts of earlier turns of the user's that have no chunks, into chunks: passages, and what
-/// lies before and between them. Together they are the same text. At most `max_chunks` of all turns together. `namespaces`:
-/// whose texts are known. Returns which of prompt->chunks are passages, ascending.
+/// Cuts the question, and the texts of the user's earlier turns that have no chunks, into chunks: the passages, and the text
+/// before and between them. Together they are the same text. At most `max_chunks` in all turns together. `namespaces`: those
+/// whose known texts are looked for. Returns which of prompt->chunks are passages, ascending.
 /// REQUIRES: prompt->chunks is empty; how is not kNone
 std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
                                  absl::Span<const std::string> namespaces, int32_t max_chunks,
