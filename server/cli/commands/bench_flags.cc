@@ -64,8 +64,9 @@ CLI::Option* AddList(CLI::App& command, const char* name, std::vector<Value>& va
 std::vector<const CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& flags) {
   return {
       command
-          .add_option("--data", flags.data,
-                      "JSON lists of {question, answers[], ctxs: [{title, text}]}: a table for each file")
+          .add_option(
+              "--data", flags.data,
+              "JSON lists of {question, answers[], ctxs: [{title, text}]}; a table is printed for each file")
           ->type_name("FILE..."),
       command.add_option("--first", flags.first, "Begin with this question of each file, from 0")
           ->check(WholeNumber("--first", 0))
@@ -81,7 +82,7 @@ std::vector<const CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& 
           ->type_name("K"),
       command
           .add_option("--shard", flags.shard,
-                      "Ask the I-th of N parts of these questions; see --resume and --merge")
+                      "Ask only the I-th of N parts of these questions; see --resume and --merge")
           ->type_name("I/N"),
   };
 }
@@ -90,47 +91,49 @@ std::vector<const CLI::Option*> AddQuestionFlags(CLI::App& command, BenchFlags& 
 std::vector<const CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlags& flags) {
   return {
       AddList(command, "--modes", flags.modes, "Any of full, prefix, reuse, blend", "MODE,..."),
-      AddList(command, "--policy", flags.policies, "Policies for mode blend: a row for each", "NAME,..."),
-      AddList(command, "--ratio", flags.ratios, "Ratios for mode blend, numbers or auto: a row for each",
+      AddList(command, "--policy", flags.policies, "Policies for mode blend, a row for each", "NAME,..."),
+      AddList(command, "--ratio", flags.ratios, "Ratios for mode blend, numbers or auto, a row for each",
               "R,..."),
       AddList(command, "--query-layers", flags.query_layers,
-              "Policy query: layers that vote, 0: all; a row for each", "N,...")
+              "Policy query: how many layers vote, a row for each; 0: all", "N,...")
           ->check(WholeNumber("--query-layers", 0)),
       AddList(command, "--corrected", flags.corrections,
-              "on, off or both: the learned correction of stored KV; one row for each", "LIST"),
+              "With the learned correction of stored KV or without: on, off or both, a row for each", "LIST"),
       command.add_flag("--anchored", flags.anchored,
-                       "Chunks computed behind system text and lead-in (default)"),
+                       "Use chunks computed behind system text and lead-in (default)"),
       command.add_flag("--isolated", flags.isolated,
-                       "Chunks computed by themselves; with --anchored, rows for both"),
+                       "Use chunks computed by themselves; with --anchored too: rows for both"),
   };
 }
 
 /// How it is measured.
 std::vector<const CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags& flags) {
   return {
-      AddList(command, "--measure", flags.measures, "Any of ttft, kl, nll, f1; the rest is null", "WHAT,..."),
-      command.add_option("--repeat", flags.options.repeats, "Time measurements per question and row")
+      AddList(command, "--measure", flags.measures, "What to measure: any of ttft, kl, nll, f1", "WHAT,..."),
+      command
+          .add_option("--repeat", flags.options.repeats, "How often times are measured per question and row")
           ->check(WholeNumber("--repeat", 1, 1000))
           ->capture_default_str()
           ->type_name("N"),
       command
           .add_option("--kl-tokens", flags.options.kl_tokens,
-                      "Greedy tokens of full prefill's that rows are compared over")
+                      "Over how many greedy tokens of full prefill rows are compared")
           ->check(WholeNumber("--kl-tokens", 1, 4096))
           ->capture_default_str()
           ->type_name("N"),
       command
           .add_option("--namespace", flags.options.tenant_namespace,
-                      "Where the bench keeps its chunks meanwhile")
+                      "Namespace in which the bench stores its chunks while it runs")
           ->capture_default_str()
           ->type_name("NAME"),
       command
           .add_option("--reference-cache", flags.reference_cache,
-                      "Keep what full prefill gave in this folder, and take it from there; never its times")
+                      "Folder that keeps the results of full prefill, except its times, for later runs")
           ->type_name("DIR"),
       command
-          .add_option("--resume", flags.resume,
-                      "Write results here question by question, and leave out those that are there already")
+          .add_option(
+              "--resume", flags.resume,
+              "File for the results of each question; questions that it already has are not asked again")
           ->type_name("FILE"),
   };
 }
@@ -148,15 +151,14 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
       "ROW,..."));
   flags.combination_options = AddCombinationFlags(command, flags);
   command
-      .add_option(
-          "--against", flags.against,
-          "Hold all rows against this one, which is added if it is not among them: ratios of KL on the "
-          "same questions, with intervals")
+      .add_option("--against", flags.against,
+                  "Compare all rows with this one (which is added if need be): ratios of KL on the same "
+                  "questions, with intervals")
       ->type_name("ROW");
   for (const auto& options : {flags.combination_options, AddMeasuringFlags(command, flags)}) {
     flags.measuring_options.insert(flags.measuring_options.end(), options.begin(), options.end());
   }
-  command.add_option("--merge", flags.merge, "Measure nothing: tables over these files of --resume")
+  command.add_option("--merge", flags.merge, "Measure nothing; print tables over these files of --resume")
       ->type_name("FILE...");
   command.add_option("--json", flags.json, "Write one JSON object per row; - for standard output")
       ->type_name("OUT");

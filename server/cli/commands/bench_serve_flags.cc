@@ -42,33 +42,34 @@ void AddAskedFlags(CLI::App& command, BenchServeFlags& flags) {
       ->type_name("K")
       ->group(kWhat);
   command
-      .add_option("--zipf", flags.zipf,
-                  "Draw passages from those of all questions, the r-th popular with weight 1/r^S")
+      .add_option(
+          "--zipf", flags.zipf,
+          "Draw passages at random from those of all questions: the r-th most popular with weight 1/r^S")
       ->check(Number("--zipf", 0.0, 5.0))
       ->type_name("S")
       ->group(kWhat);
   command
       .add_option(
           "--distinct", flags.distinct,
-          "Different conversations, held again from the first when all were; default: as many as questions")
+          "Number of different conversations, after which they repeat; default: the number of questions")
       ->check(WholeNumber("--distinct", 1, 100000))
       ->type_name("N")
       ->group(kWhat);
   command
-      .add_option("--turns", flags.turns, "Questions of a conversation, each behind the last one's answer")
+      .add_option("--turns", flags.turns,
+                  "Questions per conversation, each asked after the answer to the one before")
       ->check(WholeNumber("--turns", 1, 100))
       ->capture_default_str()
       ->type_name("N")
       ->group(kWhat);
-  command
-      .add_option("--output-tokens", flags.output_tokens, "Length of every answer, or from-to: a random one")
+  command.add_option("--output-tokens", flags.output_tokens, "Length of every answer; N-M: a random length")
       ->capture_default_str()
       ->type_name("N[-M]")
       ->group(kWhat);
   command
       .add_option("--rows", flags.rows,
                   "Modes: full, prefix, cacheblend, or reuse or a policy with :RATIO, :N-layers, :isolated, "
-                  ":uncorrected; the first is what others are compared with")
+                  ":uncorrected; the others are compared with the first")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("ROW,...")
@@ -77,22 +78,27 @@ void AddAskedFlags(CLI::App& command, BenchServeFlags& flags) {
 
 void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
   command
-      .add_option("--rate", flags.rates, "Open loop: conversations begun per second, one run for each rate")
+      .add_option("--rate", flags.rates,
+                  "Open loop: conversations that begin per second; a run for each rate")
       ->delimiter(',')
       ->check(Number("--rate", 1e-4, 1e5))
       ->type_name("R,...")
       ->group(kLoad);
-  command.add_option("--arrivals", flags.arrivals, "Intervals of --rate and --search: poisson or fixed")
+  command
+      .add_option("--arrivals", flags.arrivals,
+                  "How conversations arrive with --rate and --search: poisson or fixed intervals")
       ->check(OneOf("--arrivals", {"poisson", "fixed"}))
       ->capture_default_str()
       ->type_name("HOW")
       ->group(kLoad);
-  command.add_option("--trace", flags.trace, "Open loop: a file of times in seconds, one per line")
+  command
+      .add_option("--trace", flags.trace, "Open loop: file with the arrival times in seconds, one per line")
       ->type_name("FILE")
       ->group(kLoad);
   command
-      .add_option("--clients", flags.clients,
-                  "Closed loop: so many hold one conversation after the other; one run for each number")
+      .add_option(
+          "--clients", flags.clients,
+          "Closed loop: number of clients, each of which holds one conversation after the other; a run for each number")
       ->delimiter(',')
       ->check(WholeNumber("--clients", 1, 10000))
       ->type_name("N,...")
@@ -100,23 +106,26 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
   command
       .add_option(
           "--search", flags.search,
-          "Open loop: find the highest rate with p95 of TTFT within so many times the p95 without load")
+          "Open loop: find the highest rate at which the p95 of TTFT is at most FACTOR times that without load")
       ->check(Number("--search", 1.0, 1000.0))
       ->type_name("FACTOR")
       ->group(kLoad);
   command
-      .add_option("--duration", flags.duration, "Of each run, until the last request is planned; default: 30")
+      .add_option("--duration", flags.duration,
+                  "Length of each run, until the last request is planned; default: 30")
       ->check(Number("--duration", 0.001, 1e6))
       ->type_name("SECONDS")
       ->group(kLoad);
   command
       .add_option(
           "--requests", flags.requests,
-          "Conversations (--rate, --search) or requests (--clients) of each run; default with --search: 60")
+          "Conversations (--rate, --search) or requests (--clients) per run; default with --search: 60")
       ->check(WholeNumber("--requests", 1, kMaxLoadRequests))
       ->type_name("N")
       ->group(kLoad);
-  command.add_option("--think", flags.think, "Seconds between an answer and the next question about it")
+  command
+      .add_option("--think", flags.think,
+                  "Seconds between an answer and the next question of the conversation")
       ->check(Number("--think", 0.0, 1e5))
       ->capture_default_str()
       ->type_name("SECONDS")
@@ -128,26 +137,31 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       ->group(kLoad);
   command
       .add_flag("--side-by-side", flags.side_by_side,
-                "All modes in one stream of requests, in turn; default: a run for each mode")
+                "Mix all modes in one stream of requests, in turn; default: a run for each mode")
       ->group(kLoad);
   command
       .add_option(
           "--unloaded", flags.unloaded,
-          "Requests of each mode, one at a time, before any load; default: 10 with --search, else none")
+          "Requests of each mode to measure one at a time before any load; default: 10 with --search, else none")
       ->check(WholeNumber("--unloaded", 1, 100000))
       ->type_name("N")
       ->group(kLoad);
-  command.add_option("--seed", flags.seed, "Of arrivals, passages and lengths")
+  command.add_option("--seed", flags.seed, "Seed of arrivals, passages and lengths")
       ->capture_default_str()
       ->type_name("N")
       ->group(kLoad);
-  command.add_option("--namespace", flags.tenant_namespace, "Where the chunks are stored meanwhile")
+  command
+      .add_option("--namespace", flags.tenant_namespace, "Namespace in which chunks are stored while it runs")
       ->capture_default_str()
       ->type_name("NAME")
       ->group(kLoad);
-  CLI::Option* cold =
-      command.add_flag("--cold", flags.cold, "Store no chunks before; default: all of them")->group(kLoad);
-  command.add_flag("--keep-chunks", flags.keep_chunks, "Leave in the store what was put; default: removed")
+  CLI::Option* cold = command
+                          .add_flag("--cold", flags.cold,
+                                    "Do not store the chunks before the load; default: store all of them")
+                          ->group(kLoad);
+  command
+      .add_flag("--keep-chunks", flags.keep_chunks,
+                "Leave the chunks in the store at the end; default: remove them")
       ->excludes(cold)
       ->group(kLoad);
 }
@@ -158,25 +172,26 @@ void AddBenchServeFlags(CLI::App& command, BenchServeFlags& flags) {
   AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   AddAskedFlags(command, flags);
   AddLoadFlags(command, flags);
-  command.add_option("--slo-ttft", flags.slo_ttft, "Service level: most seconds to the first token")
+  command.add_option("--slo-ttft", flags.slo_ttft, "Service level: longest time to the first token")
       ->check(NumberAboveZero("--slo-ttft"))
       ->type_name("SECONDS")
       ->group(kReport);
   command
       .add_option("--slo-itl", flags.slo_itl,
-                  "Service level: most seconds per token after the first, mean of an answer")
+                  "Service level: longest time per token after the first, as the mean of an answer")
       ->check(NumberAboveZero("--slo-itl"))
       ->type_name("SECONDS")
       ->group(kReport);
   command
       .add_flag("--check-answers", flags.check_answers,
-                "Hold every answer under load against the one without; exit code 5 when one differs")
+                "Compare every answer under load with the one without load; exit code 5 when one differs")
       ->group(kReport);
-  command.add_option("--json", flags.json, "One line of JSON per line of the table (- for standard output)")
+  command
+      .add_option("--json", flags.json, "Write a JSON object per line of the table (- for standard output)")
       ->type_name("FILE")
       ->group(kReport);
-  command.add_option("--html", flags.html, "A page with the curves")->type_name("FILE")->group(kReport);
-  command.add_option("--per-request", flags.per_request, "One line of JSON per request")
+  command.add_option("--html", flags.html, "Write a page with the curves")->type_name("FILE")->group(kReport);
+  command.add_option("--per-request", flags.per_request, "Write a JSON object per request")
       ->type_name("FILE")
       ->group(kReport);
 }

@@ -25,9 +25,9 @@ namespace kvblend::server::cli {
 namespace {
 
 constexpr char kExamples[] =
-    R"(What stands before a chunk changes its keys and values much alike for every text. This learns how, from a few
-prompts, and writes it beside the model, where the server and --model find it. Nothing is written unless it
-brings reuse nearer to full prefill on the prompts that are kept back.
+    R"(Coming after other chunks changes the keys and values of a chunk, in much the same way for every text. This command
+learns the change from a few prompts, and writes a correction beside the model, where the server and --model find it.
+Nothing is written unless reuse then comes nearer to full prefill on the prompts that are held out.
 
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
@@ -175,68 +175,70 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
     };
     terminal.out << absl::StreamFormat(
         "fitted on     %d prompts, %d tokens behind other chunks\n"
-        "judged on     %d prompts kept back, nothing recomputed\n"
-        "map           of %.1f directions, mean over the layers\n"
-        "deviation     %.0f%% of K's and V's squared deviation stays, likewise\n"
+        "judged on     %d prompts held out, with nothing recomputed\n"
+        "map           rank %.1f, mean over the layers\n"
+        "deviation     %.0f%% of the squared deviation of K and V is left, mean over the layers\n"
         "KL from full  %.4f before, %.4f after: %.2fx\n"
-        "taken         %s, %.2f of its K's part: these answers are nearest with it\n",
+        "best          %s, with its correction of K times %.2f\n",
         report.fitted_prompts, report.fitted_tokens, report.held_out_prompts, mean(report.ranks),
         100 * mean(report.residual), report.kl_before, report.kl_after, report.kl_after / report.kl_before,
-        report.by_attention ? "what attention made of the fit" : "the least-squares fit",
+        report.by_attention ? "the fit improved by attention passes" : "the least-squares fit",
         report.key_strength);
     terminal.PrintLine(report.version.empty()
                            ? "not written   it does not lower the divergence"
                            : absl::StrCat("written       ", report.path, ", version ", report.version));
   }
   return report.version.empty() ? absl::FailedPreconditionError(
-                                      "the correction does not lower the divergence on the prompts kept back")
+                                      "the correction does not lower the divergence on the prompts held out")
                                 : absl::OkStatus();
 }
 
 }  // namespace
 
 void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
-  auto [app, flags] = AddCommand<CalibrateFlags>(root, context, "calibrate",
-                                                 "Learn what other chunks do to stored KV, and write it down",
-                                                 kExamples, Run);
+  auto [app, flags] = AddCommand<CalibrateFlags>(
+      root, context, "calibrate", "Learn how to correct stored KV that is reused behind other chunks",
+      kExamples, Run);
   AddConnectionFlags(app, InProcess::kAllowed, flags.connection);
   app.add_option("--data", flags.data, "JSON lists of {question, answers[], ctxs: [{title, text}]}")
       ->type_name("FILE...");
   app.add_option("--corpus", flags.corpus,
-                 "Instead: documents, .txt, .md and .jsonl files or folders of them")
+                 "Instead of --data: documents, as .txt, .md and .jsonl files or folders of them")
       ->type_name("PATH...");
-  app.add_option("--chunk-tokens", flags.options.corpus.chunk_tokens, "Most tokens of a corpus' chunks")
+  app.add_option("--chunk-tokens", flags.options.corpus.chunk_tokens, "With --corpus: most tokens of a chunk")
       ->capture_default_str();
   app.add_option("--first", flags.first, "Begin with this question of each file")
       ->check(WholeNumber("--first", 0))
       ->capture_default_str();
-  app.add_option("--n", flags.n, "Use so many questions of each file, or prompts of a corpus; 0: all")
+  app.add_option("--n", flags.n, "Number of questions of each file, or of prompts of a corpus; 0: all")
       ->check(WholeNumber("--n", 0))
       ->capture_default_str();
-  app.add_option(
-         "--passages", flags.passages,
-         "Passages per prompt, a number for all files of --data or one for each; 0: all, of a corpus 5")
+  app.add_option("--passages", flags.passages,
+                 "Passages per prompt: one number, or one for each file of --data; 0: all, with --corpus 5")
       ->type_name("K,...")
       ->delimiter(',')
       ->check(WholeNumber("--passages", 0))
       ->capture_default_str();
-  app.add_flag("--isolated", flags.isolated, "For chunks that are stored without an anchor");
+  app.add_flag("--isolated", flags.isolated,
+               "Learn for chunks that are computed by themselves, without an anchor");
   app.add_option(
          "--rank", flags.options.rank,
-         "Most directions of a layer's map, which has those that are worth their cost; 0: scale and offset alone")
+         "Highest rank of a layer's map, which gets as many directions as are worth their cost; 0: only scale and offset")
       ->capture_default_str();
-  app.add_option("--ridge", flags.options.ridge, "Ridge, as a share of the variances")->capture_default_str();
+  app.add_option("--ridge", flags.options.ridge, "Regularisation of the fit, as a share of the variances")
+      ->capture_default_str();
   app.add_option(
          "--attention-passes", flags.options.attention_passes,
-         absl::StrCat("How often each prompt improves the fit by what attention reads of it; -1: ",
+         absl::StrCat("How many passes over the prompts improve the fit by what attention reads; -1: ",
                       kAttentionPasses, " where at least ", kPromptsForAttention, " are fitted, else 0"))
       ->capture_default_str();
-  app.add_option("--held-out", flags.options.held_out, "Share of the prompts that the fit is judged on")
+  app.add_option("--held-out", flags.options.held_out,
+                 "Share of the prompts to judge the fit on, instead of fitting them")
       ->capture_default_str();
-  app.add_option("--output", flags.options.path, "File to write (default: MODEL.kvcorrection)")
+  app.add_option("--output", flags.options.path, "File to write; default: MODEL.kvcorrection")
       ->type_name("FILE");
   app.add_option("--resume", flags.options.resume,
-                 "File that keeps what was learned so far: the same command goes on from there")
+                 "File that keeps what was learned so far; the same command then goes on from there")
       ->type_name("FILE");
   app.add_flag("--json", flags.json, "The report as one JSON object");
 }

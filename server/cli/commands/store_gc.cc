@@ -20,7 +20,7 @@ namespace kvblend::server::cli {
 namespace {
 
 constexpr char kStoreGcExamples[] =
-    R"(An entry goes when it meets all of --older-than, --model and --other-models-than that are given. Then
+    R"(An entry is removed when it meets all of --older-than, --model and --other-models-than that are given. Then
 --max-bytes removes what saves the least computing per byte, the oldest first. Pinned entries stay.
 
 Examples:
@@ -146,18 +146,24 @@ void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
   const auto [command, flags] = AddCommand<GcFlags>(
       store, context, "gc", "Remove entries; no server may be using the folder", kStoreGcExamples, RunGc);
   command.add_option("folder", flags.folder, "The folder of stored chunks")->required()->type_name("DIR");
-  AsBytes(command.add_option("--max-bytes", flags.max_bytes,
-                             "What entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));
-  command.add_option("--older-than", flags.older_than, "Stored longer ago than this, such as 30d, 12h or 4w")
+  AsBytes(command.add_option(
+      "--max-bytes", flags.max_bytes,
+      "Most bytes that entries may take afterwards, such as 50GB (50 * 10^9 bytes) or 50GiB"));
+  command
+      .add_option("--older-than", flags.older_than,
+                  "Remove entries stored longer ago than this, such as 30d, 12h or 4w")
       ->type_name("AGE");
-  auto* model = command.add_option("--model", flags.model, "Of the model with this fingerprint");
+  auto* model =
+      command.add_option("--model", flags.model, "Remove entries of the model with this fingerprint");
   model->type_name("FINGERPRINT");
-  command.add_option("--other-models-than", flags.other_models_than, "Of any model but this file or folder")
+  command
+      .add_option("--other-models-than", flags.other_models_than,
+                  "Remove entries of all models except this file or folder")
       ->type_name("FILE")
       ->excludes(model);
-  command.add_flag("--quarantine", flags.quarantine, "Also everything in quarantine");
+  command.add_flag("--quarantine", flags.quarantine, "Also remove everything in quarantine");
   command.add_flag("--dry-run", flags.dry_run,
-                   "Only tell what would go; safe while a server uses the folder");
+                   "Only tell what would be removed; safe while a server uses the folder");
   command.add_flag("--json", flags.json, "One JSON object");
 }
 
