@@ -82,6 +82,18 @@ TEST(HfFolderTest, AFolderIsAModelThatRuns) {
   }
 }
 
+// Were reading it the square of the number of tensors, as it was, this would take minutes.
+TEST(HfFolderTest, AHeaderOfManyTensorsIsReadInItsLength) {
+  std::string header = "{";
+  for (int i = 0; i < 300'000; ++i) header += "\"" + std::to_string(i) + "\":{},";
+  header.back() = '}';
+  auto files = ReadFolder("llama");
+  const uint64_t header_bytes = header.size();
+  files["model.safetensors"].assign(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  files["model.safetensors"] += header;
+  EXPECT_THAT(Present(files).status().message(), HasSubstr("tensor '0' is described by {}"));
+}
+
 TEST(HfFolderTest, FingerprintsTellFoldersApart) {
   std::set<std::array<uint8_t, 32>> fingerprints;
   for (const std::string& model : kModels) fingerprints.insert(*Fingerprint(*OpenModel(kFixtures + model)));

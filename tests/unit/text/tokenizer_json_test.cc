@@ -56,6 +56,13 @@ TEST(NormalizationTest, LeavesLaterCharactersAlone) {
   EXPECT_EQ(Normalize("\uFB01", kNone), "\uFB01");
 }
 
+// Were reading it the square of the number of objects in a list, as it was, this would take minutes.
+TEST(TokenizerJsonTest, AListOfManyObjectsIsReadInItsLength) {
+  std::string json = R"({"version": "1.0", "added_tokens": [{})";
+  for (int i = 0; i < 400'000; ++i) json += ",{}";
+  EXPECT_THAT(ReadTokenizerJson(json + "]}", "many").status().message(), HasSubstr("many"));
+}
+
 // What a text of nothing but marks costs: were it the square of its length, this would take hours.
 TEST(NormalizationTest, OrdersManyMarks) {
   constexpr size_t kMarks = 1 << 20;
