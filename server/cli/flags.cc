@@ -115,7 +115,10 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
                        "The key (PEM) of --tls-client-certificate");
   certificate->needs(ca)->needs(key);
   key->needs(certificate);
-  if (in_process == InProcess::kServerOnly) return;
+  if (in_process == InProcess::kServerOnly) {
+    command.set_help_all_flag();  // that of a command above
+    return;
+  }
   EngineOptions& engine = connection.engine_options;
   auto* model = command
                     .add_option("--model", engine.model_path,

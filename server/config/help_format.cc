@@ -45,4 +45,8 @@ std::string HelpFormat::make_option_name(const CLI::Option* option, bool is_posi
   return absl::StrReplaceAll(CLI::Formatter::make_option_name(option, is_positional), {{"{false}", ""}});
 }
 
+std::string HelpFormat::make_option_opts(const CLI::Option* option) const {
+  return absl::StrReplaceAll(CLI::Formatter::make_option_opts(option), {{"... ...", "..."}});
+}
+
 }  // namespace kvblend::server

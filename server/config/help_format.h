@@ -20,6 +20,8 @@ class HelpFormat : public CLI::Formatter {
   std::string make_expanded(const CLI::App* app) const override;
   /// "--x,--no-x", where CLI11 writes "--x,--no-x{false}".
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
+  /// "FILE...", where CLI11 writes "FILE... ...".
+  std::string make_option_opts(const CLI::Option* option) const override;
 };
 
 }  // namespace kvblend::server

@@ -38,7 +38,10 @@ TEST_F(HelpTest, KeepsTheEnginesSettingsApart) {
   EXPECT_EQ(RunLine("health --help"), 0);  // which runs no model
   EXPECT_THAT(Out(), Not(HasSubstr("--help-all")));
   EXPECT_EQ(RunLine("bench --help-all"), 0);  // which has a command below it
-  EXPECT_THAT(Out(), AllOf(HasSubstr("--chunk-store-bytes"), HasSubstr("\n  serve  ")));
+  EXPECT_THAT(Out(), AllOf(HasSubstr("--chunk-store-bytes"), HasSubstr("\n  serve  "),
+                           HasSubstr("--data FILE... "), Not(HasSubstr("... ..."))));
+  EXPECT_EQ(RunLine("bench serve --help"), 0);  // which runs none, unlike the command above it
+  EXPECT_THAT(Out(), Not(HasSubstr("--help-all")));
 }
 
 TEST_F(HelpTest, ListsAlternativesAsAGroup) {
