@@ -20,6 +20,8 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
+  absl::Time deadline() const { return deadline_; }
+
   /// Idempotent; never undone.
   void Cancel() { cancelled_.store(true, std::memory_order_release); }
 

@@ -1,15 +1,15 @@
 #include "engine/schedule/clock.h"
 
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 
 namespace kvblend::schedule {
 namespace {
 
 class SystemClock final : public Clock {
  public:
-  absl::Time Now() override { return absl::Now(); }
+  absl::Time Now() override { return SteadyNow(); }
   void Wait(absl::CondVar& condition, absl::Mutex& mutex, absl::Time deadline) override {
-    condition.WaitWithDeadline(&mutex, deadline);
+    condition.WaitWithTimeout(&mutex, deadline - SteadyNow());
   }
 };
 

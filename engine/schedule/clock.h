@@ -15,7 +15,7 @@ class Clock {
   /// REQUIRES: `mutex` is held; it is held again on return.
   virtual void Wait(absl::CondVar& condition, absl::Mutex& mutex, absl::Time deadline) = 0;
 
-  /// The system's; never destroyed.
+  /// That of base/steady_time.h; never destroyed.
   static Clock& System();
 };
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "engine/api/option_table.h"
 #include "engine/runtime/cost_measurement.h"
 #include "engine/serve/admission/least_work.h"
@@ -260,7 +260,7 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Submit(std::shared_pt
 absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::Lane lane,
                                  const std::shared_ptr<Handle>& handle, bool continues) {
   schedule::Job job = JobOf(task, lane, handle);
-  job.deadline = task->caller().deadline;
+  job.deadline = task->cancellation().deadline();
   job.continues = continues;
   if (continues) job.tokens = 0;  // it counts while it waits for its first turn
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
@@ -456,7 +456,7 @@ EngineStats EngineImpl::Stats() const {
 }
 
 absl::Status EngineImpl::Drain(absl::Time deadline) {
-  absl::Status drained = scheduler_.Drain(deadline);
+  absl::Status drained = scheduler_.Drain(ToSteady(deadline));
   if (drained.ok()) {
     // What is not learned by the deadline was nobody's request.
     if (learning_ != nullptr) learning_->Flush(deadline).IgnoreError();

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/steady_time.h"
 #include "engine/api/request.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/schedule/cancellation.h"
@@ -22,7 +22,7 @@ namespace kvblend {
 /// Whichever of them ends the task tells its observer how.
 class Task {
  public:
-  explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(caller_.deadline) {
+  explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(ToSteady(caller_.deadline)) {
     TraceUntilNow("accept");
   }
   virtual ~Task() = default;
@@ -77,7 +77,7 @@ class Task {
   /// For when the prompt has looked up its chunks, or will not do so any more.
   void DropPrefetch() { prefetch_.reset(); }
 
-  double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(absl::Now() - submitted_); }
+  double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(SteadyNow() - submitted_); }
 
   /// What happens to the request as a whole: each call ends what went on until now. Nothing without a trace.
   void TraceUntilNow(const char* name) {
@@ -100,7 +100,7 @@ class Task {
   std::shared_ptr<Prefetch> prefetch_;
   double least_seconds_ = 0, queue_seconds_ = 0;
   int64_t tokens_ = 0;
-  const absl::Time submitted_ = absl::Now();
+  const absl::Time submitted_ = SteadyNow();
   int64_t traced_until_ = 0;  // by the trace's clock
 };
 

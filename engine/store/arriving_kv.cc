@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 
 namespace kvblend::store {
 
@@ -60,7 +60,7 @@ void PromptReads::AskForAll() {
 }
 
 absl::Time PromptReads::LookupDeadline(absl::Duration budget) {
-  if (!lookup_deadline_.has_value()) lookup_deadline_ = absl::Now() + budget;
+  if (!lookup_deadline_.has_value()) lookup_deadline_ = SteadyNow() + budget;
   return *lookup_deadline_;
 }
 

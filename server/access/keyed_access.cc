@@ -9,8 +9,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "server/access/tenant_calls.h"
 #include "spdlog/spdlog.h"
 
@@ -91,7 +91,7 @@ absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view autho
     tenant = found->tenant;
     quota = quotas_[tenant.name];
   }
-  KVBLEND_RETURN_IF_ERROR(quota->TakeRequest(absl::Now()));
+  KVBLEND_RETURN_IF_ERROR(quota->TakeRequest(SteadyNow()));
   return MakeTenantCalls(&calls_, tenant, std::move(quota));
 }
 

@@ -10,9 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "engine/api/names.h"
 #include "engine/api/namespace_limit.h"
 #include "engine/api/request.h"
@@ -284,7 +284,7 @@ class TenantCalls : public Calls {
     const Estimate estimate = EstimateOf(request);
     auto place = std::make_shared<Place>(quota_);
     KVBLEND_RETURN_IF_ERROR(
-        quota_->BeginComputing(estimate.prompt + estimate.rest, absl::Now(), place->hold()));
+        quota_->BeginComputing(estimate.prompt + estimate.rest, SteadyNow(), place->hold()));
     Started started = (calls_.*call)(
         std::move(request), caller,
         std::make_shared<CountingSink<Event>>(std::move(place), estimate, tenant_, std::move(sink)));

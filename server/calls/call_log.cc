@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "server/json/json.h"
 #include "spdlog/spdlog.h"
 
@@ -42,7 +42,7 @@ CallLog::CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const ch
       peer_(std::move(peer)),
       context_(std::move(context)),
       trace_(tracer != nullptr && context_.sampled ? std::make_shared<RequestTrace>() : nullptr),
-      start_(absl::Now()) {}
+      start_(SteadyNow()) {}
 
 void CallLog::NotePrompt(const v1::PromptReport& report) {
   metrics_->ObservePrompt(report);
@@ -54,7 +54,7 @@ void CallLog::NotePrompt(const v1::PromptReport& report) {
 void CallLog::Note(const v1::GenerateEvent& event) {
   if (event.has_prompt()) NotePrompt(event.prompt());
   if (event.has_text() && !event.text().token_ids().empty()) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     if (completion_tokens_ > 0) metrics_->ObserveInterToken(absl::ToDoubleSeconds(now - last_text_));
     last_text_ = now;
     completion_tokens_ += event.text().token_ids_size();
@@ -93,7 +93,7 @@ void CallLog::End(const absl::Status& status) {
         {.trace_id = context_.trace_id, .span_id = context_.span_id, .method = method_, .code = code});
   }
   const spdlog::level::level_enum level = LevelOf(status.code());
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start_);
+  const double seconds = absl::ToDoubleSeconds(SteadyNow() - start_);
   if (!spdlog::should_log(level)) return;
   if (const auto structured = spdlog::get(kStructuredLog); structured != nullptr) {
     structured->log(level, "{}", Members(code, seconds, status));

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "grpc/grpc.h"
 #include "server/grpc/status.h"
 #include "spdlog/spdlog.h"
@@ -266,7 +267,7 @@ void EventStream::Advance() {
     finish = unsent_.empty();
     if (busy_ || (finish && !closed_)) return;
     busy_ = true;
-    busy_since_ = absl::Now();
+    busy_since_ = SteadyNow();
     if (!finish) {
       sending_ = std::move(unsent_.front());
       unsent_.pop_front();

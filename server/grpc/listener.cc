@@ -17,8 +17,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "server/files/open_files.h"
 #include "spdlog/spdlog.h"
 
@@ -222,7 +222,7 @@ void Listener::Accept(int listening_fd) {
   }
   // Before any byte of HTTP/2: then clients take it for a connection that failed, and wait longer before each new one.
   close(fd);
-  if (const absl::Time now = absl::Now(); now - last_warning_ >= kWarnEvery) {
+  if (const absl::Time now = SteadyNow(); now - last_warning_ >= kWarnEvery) {
     last_warning_ = now;
     spdlog::warn("gRPC: a connection was closed because there are --grpc-max-connections, {}, already",
                  max_connections_);

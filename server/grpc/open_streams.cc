@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "server/grpc/event_stream.h"
 
 namespace kvblend::server {
@@ -54,7 +54,7 @@ std::vector<std::shared_ptr<EventStream>> OpenStreams::All() const {
 StuckStreamsWatch::StuckStreamsWatch(std::shared_ptr<OpenStreams> streams)
     : streams_(std::move(streams)), thread_([this] {
         const absl::Duration look_every = std::min(streams_->limits().write_timeout / 4, absl::Seconds(1));
-        while (!stop_.WaitForNotificationWithTimeout(look_every)) streams_->EndStuck(absl::Now());
+        while (!stop_.WaitForNotificationWithTimeout(look_every)) streams_->EndStuck(SteadyNow());
       }) {}
 
 StuckStreamsWatch::~StuckStreamsWatch() {

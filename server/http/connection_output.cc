@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "server/http/answer.h"
 #include "server/http/connection.h"
 
@@ -93,7 +93,7 @@ void Connection::Queue(std::string bytes, End end, bool close_after, std::shared
   if (state_ == State::kClosed) return;
   CountUnsent(static_cast<int64_t>(bytes.size()));
   unsent_.push_back({.bytes = std::move(bytes),
-                     .queued = absl::Now(),
+                     .queued = SteadyNow(),
                      .end = end,
                      .close_after = close_after,
                      .kept = std::move(kept)});
@@ -160,7 +160,7 @@ void Connection::OnWritten(size_t bytes) {
 
 // Counts from when the oldest piece was queued: a client that reads a byte now and then does not win time by it.
 void Connection::SetWriteTimer() {
-  const absl::Duration left = unsent_.front().queued + core_->options.write_timeout - absl::Now();
+  const absl::Duration left = unsent_.front().queued + core_->options.write_timeout - SteadyNow();
   write_timer_.expires_after(absl::ToChronoMilliseconds(std::max(left, absl::ZeroDuration())));
   write_timer_.async_wait([self = shared_from_this()](const AsioError& error) {
     if (error || !self->writing_ || self->write_timer_.expiry() > std::chrono::steady_clock::now()) return;

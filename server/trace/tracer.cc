@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -76,10 +76,10 @@ void Tracer::Warn(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) ++lost_;
-    if (lost_ == 0 || absl::Now() < next_warning_) return;
+    if (lost_ == 0 || SteadyNow() < next_warning_) return;
     lost = std::exchange(lost_, 0);
   }
-  next_warning_ = absl::Now() + kWarnEvery;
+  next_warning_ = SteadyNow() + kWarnEvery;
   spdlog::warn("{} traces of requests are lost: {}", lost,
                status.ok() ? "the disk is too slow for them" : std::string(status.message()));
 }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 
 namespace kvblend {
 
@@ -220,9 +220,9 @@ void DecodeBatch::Decode(Ended& ended) {
   for (const Member& member : members_) begins.push_back(TraceNow(member.task->caller().trace.get()));
   const Rows rows = PlanRows();
   std::vector<std::vector<ChunkAttention>> attended;
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next, &attended);
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
   step_cost_.Add(last_rows_, seconds);
   for (size_t i = 0; i < members_.size(); ++i) {
     const auto share = static_cast<double>(rows.next[i].token_ids.size()) / last_rows_;
@@ -252,7 +252,7 @@ void DecodeBatch::Decode(Ended& ended) {
 }
 
 void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   do {
     if (paused_.empty()) return;
     Member& first = paused_.front();
@@ -280,7 +280,7 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
     const auto next = std::find_if(members_.begin(), members_.end(),
                                    [&](const Member& other) { return member.claim.IsBefore(other.claim); });
     members_.insert(next, std::move(member));
-  } while (absl::Now() - start < slice);
+  } while (SteadyNow() - start < slice);
 }
 
 std::vector<std::shared_ptr<Task>> DecodeBatch::Step(absl::Duration resuming) {

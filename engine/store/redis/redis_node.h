@@ -20,9 +20,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/steady_time.h"
 #include "engine/store/redis/circuit_breaker.h"
 #include "engine/store/redis/resp.h"
 #include "engine/store/redis/transport.h"
@@ -71,7 +71,7 @@ struct NodeOptions {
   absl::Duration ping_interval = absl::Seconds(5);  // of connections without work
   int32_t max_commands_in_flight = 64;              // per connection
   CircuitBreaker::Options breaker = {};
-  std::function<absl::Time()> now = absl::Now;  // thread-safe
+  std::function<absl::Time()> now = SteadyNow;  // thread-safe
 };
 
 struct NodeStats {

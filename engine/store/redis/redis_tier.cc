@@ -142,7 +142,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
              period);
     return absl::OkStatus();
   }
-  const EntryHeader header = HeaderOf(address, kv, options, options_.now());
+  const EntryHeader header = HeaderOf(address, kv, options, options_.date());
   KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
   // A header must never stand over sections that are not its own.
   if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));

@@ -34,6 +34,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/steady_time.h"
 #include "engine/api/chunk_info.h"
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
@@ -70,7 +71,9 @@ class RedisTier final : public LowerTier {
     absl::Duration min_refresh_interval = absl::Seconds(1);  // of what is known of the cluster
     redis::CircuitBreaker::Options breaker = {};
     std::function<std::unique_ptr<redis::Transport>()> make_transport = nullptr;  // null: TCP or TLS
-    std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the tier
+    // Thread-safe; may not call back into the tier.
+    std::function<absl::Time()> now = SteadyNow;
+    std::function<absl::Time()> date = absl::Now;  // of what is stored
   };
 
   /// kInvalidArgument naming the option. That no node answers is no error.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/steady_time.h"
 
 namespace kvblend::store::redis {
 namespace {
@@ -48,7 +49,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolver::Resolve(const Endpoint& end
   absl::MutexLock lock(&mutex_);
   if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
   queries_.push_back(query);
-  if (!mutex_.AwaitWithDeadline(absl::Condition(&query->done), deadline)) {
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&query->done), deadline - SteadyNow())) {
     std::erase(queries_, query);
     return absl::DeadlineExceededError(
         absl::StrCat(endpoint.ToString(), ": the name was not resolved in time"));

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 #include "engine/store/redis/resolver.h"
 #include "engine/store/redis/transport.h"
 
@@ -66,7 +66,7 @@ class SocketConnection final : public Connection {
  private:
   absl::Status WaitFor(int16_t events, absl::Time deadline) const {
     while (true) {
-      const absl::Duration left = deadline - absl::Now();
+      const absl::Duration left = deadline - SteadyNow();
       pollfd waiting{fd_, events, 0};
       // Rounded up: with 0 the loop would spin through the last millisecond.
       const int64_t milliseconds =
