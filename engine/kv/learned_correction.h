@@ -1,7 +1,7 @@
-// What stands before a chunk in a prompt moves the chunk's K and V largely in a way that does not depend on the text:
-// a map per layer, fitted on other prompts, from a token's stored K (before RoPE) and V to those that full prefill
-// would give, takes away more than half of what plain reuse costs (docs/algorithm.md, "Learned corrections"). Its formula
-// is kernels/kv_correction.h's.
+// The learned correction of stored KV. Coming after other chunks changes a chunk's K and V, largely in a way that does not
+// depend on the text. A map per layer, fitted on other prompts, from a token's stored K (before RoPE) and V to those of full
+// prefill removes more than half of the divergence of plain reuse (docs/algorithm.md, "Learned corrections"). The formula is
+// in kernels/kv_correction.h.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace kvblend::kv {
 
-/// One layer's. All empty: the layer stays as it is stored, as the first one does, whose K and V know nothing of other
-/// tokens. With channels = 2 * num_kv_heads * head_dim, K's and then V's:
+/// The correction of one layer. All empty: the layer is left as it is stored, as the first one always is, whose K and V do not
+/// depend on other tokens. With channels = 2 * num_kv_heads * head_dim, K's and then V's:
 struct LayerCorrection {
   std::vector<float> scale;   // [channels]
   std::vector<float> offset;  // [kNumKvCorrectionPlaces, channels]
@@ -34,7 +34,7 @@ int64_t UsedRank(const LayerCorrection& layer, int64_t rank);
 struct CorrectionOrigin {
   std::string data;  // at most kMaxBytes
   int64_t tokens = 0;
-  double kl_before = 0;  // nats per token from full prefill with nothing recomputed, on prompts kept back
+  double kl_before = 0;  // KL from full prefill, nats per token, with nothing recomputed, on prompts held out
   double kl_after = 0;
 
   static constexpr size_t kMaxBytes = 256;
@@ -43,7 +43,7 @@ struct CorrectionOrigin {
 /// Plain data.
 struct LearnedCorrection {
   Digest model_fingerprint{};
-  Anchoring anchoring = Anchoring::kAnchored;  // how the chunks were computed that it corrects
+  Anchoring anchoring = Anchoring::kAnchored;  // of the chunks that it corrects
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   int32_t rank = 0;

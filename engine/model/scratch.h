@@ -12,8 +12,7 @@ namespace kvblend::model {
 /// One growable matrix. Not thread-safe; views die with the next Resize that has to grow.
 class ScratchMatrix {
  public:
-  /// A dense [rows, cols] view of uninitialised memory. Contents survive only while the view is not asked for
-  /// anew.
+  /// A dense [rows, cols] view of uninitialised memory. Its contents are valid until the next Resize.
   absl::StatusOr<kernels::MatrixView> Resize(kernels::Backend& backend, int64_t rows, int64_t cols,
                                              kernels::DataType dtype) {
     const int64_t bytes = rows * cols * kernels::SizeOf(dtype);

@@ -1,5 +1,5 @@
-// The decoder-only transformer, written once against kernels::Backend; what tells the model families apart is a row of
-// engine/model/architecture.h, and weights that are there or not.
+// The decoder-only transformer, written once against kernels::Backend. Model families differ in a row of
+// engine/model/architecture.h, and in which weights they have.
 //
 // A pass carries a set of token rows through the layers. Which rows, over which KV, and what happens between
 // the projection and the attention of a layer (loading stored KV, selecting tokens, exporting fresh KV) is
@@ -50,7 +50,7 @@ struct PassState {
   ScratchIndices experts;
   ScratchMatrix expert_weights;
   ScratchMatrix expert_outputs;
-  ScratchMatrix branch;  // what attention or the MLP adds, where it is changed before
+  ScratchMatrix branch;  // the output of attention or the MLP, where it is changed before it is added
 };
 
 /// Immutable; any number of threads may run passes at once, each with its own PassState and stream.
@@ -112,7 +112,7 @@ class Transformer {
   absl::Status Logits(kernels::Stream& stream, absl::Span<const int32_t> row_indices, PassState& state,
                       kernels::MatrixView logits) const;
 
-  /// The same for all rows, without a list of them.
+  /// The same for all rows.
   absl::Status AllLogits(kernels::Stream& stream, PassState& state, kernels::MatrixView logits) const;
 
   /// Views of the parts of state.qkv.

@@ -18,9 +18,9 @@
 
 namespace kvblend::store {
 
-/// Layers become readable one by one: whoever computes with layer l finds l + 1 there, or on its way. A layer
-/// is read once somebody has asked for it, at the latest the one who waits for it. The memory lives until the
-/// last read has ended, whoever still wants it. Thread-safe.
+/// Layers become readable one by one: while a prompt computes with layer l, layer l + 1 is there or on its way. A layer
+/// is read once it has been asked for, at the latest by waiting for it. The memory lives until the last read has ended,
+/// even if nobody uses the chunk any more. Thread-safe.
 class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
  public:
   /// `prompt`: whose reads these are; `meter` outlives this. REQUIRES: `kv` has the shape of the entry's
@@ -31,26 +31,26 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   Tier tier() const { return source_->tier(); }
   int32_t num_layers() const { return kv_->format().num_layers; }
 
-  /// Asks for one layer, unless somebody has.
+  /// Asks for one layer, unless it has been asked for.
   void Ask(int32_t layer) { AskAs(prompt_, layer); }
-  /// Asks for all that nobody has asked for, behind what prompts wait for.
+  /// Asks for all layers that have not been asked for, after the reads that prompts wait for.
   void AskForRest();
 
-  /// OK once the layer is there; asks for it if nobody has. kDataLoss: the entry can't be read; it is a miss
-  /// from now on. kDeadlineExceeded: neither by `deadline`.
+  /// Waits for one layer, and asks for it if need be. OK: it is there. kDataLoss: the entry can't be read, and is a miss
+  /// from now on. kDeadlineExceeded: neither happened by `deadline`.
   absl::Status WaitForLayer(int32_t layer, absl::Time deadline);
 
-  /// Nobody wants it any more: reads that have not begun are left out, and no more are asked for.
+  /// Drops reads that have not begun, and asks for no more: the chunk is not used any more.
   void Cancel();
 
   /// All layers are there.
   bool complete() const { return num_missing() == 0; }
-  /// Layers that are not there yet.
+  /// How many layers are not there yet.
   int32_t num_missing() const { return missing_.load(std::memory_order_acquire); }
   bool failed() const;
-  /// It failed because the tier had no room for a read, which says nothing of the entry.
+  /// Whether it failed because too many reads were waiting in the tier, which says nothing about the entry.
   bool refused() const;
-  /// Layers that nobody has asked for.
+  /// How many layers have not been asked for.
   int32_t num_unasked() const { return unasked_.load(std::memory_order_acquire); }
 
  private:
@@ -74,7 +74,7 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
 };
 
 /// The reads of one prompt's lookups. They begin when the prompt is ready for them, layer by layer over all
-/// chunks: an entry's header does not queue behind the layers of the entry before, and what is needed first
+/// chunks. So the header of an entry does not wait behind the layers of another entry, and what is needed first
 /// is read first. Used by one thread.
 class PromptReads {
  public:
@@ -89,8 +89,8 @@ class PromptReads {
   /// Asks for all layers of all entries, layer by layer.
   void AskForAll();
 
-  /// Until when all lookups of this prompt together may wait for tiers across the network: `budget` from the
-  /// first call on.
+  /// Until when the lookups of this prompt may wait for tiers across the network: `budget` after the first call, for all
+  /// of them together.
   absl::Time LookupDeadline(absl::Duration budget);
 
  private:

@@ -29,8 +29,7 @@ namespace kvblend::store::internal {
 ///       idle      neither: in the queue for eviction
 ///
 /// A reserved chunk has no Entry yet. An entry found in a lower tier is resident at once, and its layers
-/// arrive behind the handle; when one of them can't be read, the next lookup that comes upon the entry
-/// erases it.
+/// arrive later. If one of them can't be read, the next lookup that finds the entry erases it.
 struct Entry {
   // Written once, before any other thread can see the entry.
   ChunkAddress address;
@@ -40,25 +39,25 @@ struct Entry {
   std::string label;
   double compute_cost_seconds = 0;
   absl::Time created;
-  EvictionQueue::EntryId id = 0;       // the index gives it, as the next
-  int64_t* namespace_bytes = nullptr;  // what the entry's namespace takes, in the index
+  EvictionQueue::EntryId id = 0;       // set by the index
+  int64_t* namespace_bytes = nullptr;  // the bytes of the entry's namespace, in the index
 
   // Memory that is still being written outlives the entry; see ArrivingKv.
   ~Entry() {
     if (arriving != nullptr) arriving->Cancel();
   }
 
-  /// All of kv is there.
+  /// Whether all of kv is there.
   bool is_whole() const { return arriving == nullptr || arriving->complete(); }
 
   // Guarded by the store's mutex.
   bool promoted = false;  // written to the tiers above the one that it came from
-  bool unused = false;  // read from a lower tier for whoever asks next: that one is the first, not the second
-  bool proven = false;  // stored on purpose, or asked for again since it is here
+  bool unused = false;    // prefetched from a lower tier: the next request is its first use here
+  bool proven = false;    // stored on purpose, or asked for again since then
   int64_t hits = 0;
   absl::Time last_used;
 
-  // The same; the index alone changes them.
+  // Guarded by the store's mutex; only the index changes them.
   int64_t handles = 0;
   bool pinned = false;
   bool resident = true;

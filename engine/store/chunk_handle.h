@@ -1,4 +1,4 @@
-// What lookups give out: handles that pin entries, and the duty to compute a missing chunk.
+// What lookups return: handles that pin entries, and the duty to compute a missing chunk.
 // Both types are move-only, refer to the ChunkStore that gave them out, and must be gone before it is.
 // One object is used by one thread at a time; different objects by different threads at once.
 #pragma once
@@ -22,7 +22,7 @@ struct InsertOptions;
 namespace internal {
 struct Entry;
 
-/// Who gave out a handle or a reservation, and takes it back: the store.
+/// The store, as handles and reservations see it, which are returned to it.
 class Lender {
  public:
   virtual void Return(Entry* entry) = 0;
@@ -35,7 +35,7 @@ class Lender {
 };
 }  // namespace internal
 
-/// Keeps one entry's bytes in place: while it lives the entry is neither evicted nor freed, even when erased.
+/// Pins one entry: while the handle lives, the entry is neither evicted nor freed, even when it is erased.
 /// A moved-from handle may only be assigned to or destroyed.
 class ChunkHandle {
  public:
@@ -50,23 +50,23 @@ class ChunkHandle {
   const Digest& anchor_hash() const;
   const KvFormat& format() const;
   int32_t num_tokens() const;
-  int64_t size_bytes() const;  // what its entry counts against the store's budget
+  int64_t size_bytes() const;  // bytes that the entry counts against the store's budget
   /// Where the lookup found the entry.
   Tier tier() const { return tier_; }
 
   /// Layers that have not arrived yet.
   int32_t num_missing_layers() const;
 
-  /// Begins to read one layer where it is not on its way already. No effect on an entry in host memory.
+  /// Begins to read one layer, unless that has begun already. No effect on an entry in host memory.
   /// REQUIRES: 0 <= layer < format().num_layers
   void AskForLayer(int32_t layer) const;
 
-  /// The KV of one layer, ready to be read, valid as long as this handle. At once in host memory; an entry of
-  /// a slower tier waits here until the layer has arrived.
+  /// The KV of one layer, ready to be read, valid as long as this handle. For an entry in host memory it returns at once; for
+  /// one from a slower tier it waits until the layer has arrived.
   /// kInvalidArgument: no such layer. kDeadlineExceeded: it has not arrived by `deadline`. kDataLoss: it
   /// can't be read, and from now on lookups miss this entry.
   absl::StatusOr<LayerKv> AcquireLayer(int32_t layer, absl::Time deadline = absl::InfiniteFuture()) const;
-  /// AcquireLayer has failed, or will.
+  /// Whether AcquireLayer has failed, or will.
   bool lost() const;
 
  private:
@@ -75,8 +75,8 @@ class ChunkHandle {
   Tier tier_;
 };
 
-/// The duty to compute a missing chunk. While it lives, others who ask for the chunk hear BeingComputed; when
-/// it goes without Commit, the next one who asks gets the duty.
+/// The duty to compute a missing chunk. While it lives, others that ask for the chunk get BeingComputed. If it is destroyed
+/// without Commit, the next one that asks gets the duty.
 class Reservation {
  public:
   /// For the store.
@@ -86,7 +86,7 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
-  /// ChunkStore::Insert under the reserved address. Afterwards, whatever the outcome, the duty is over and
+  /// Calls ChunkStore::Insert with the reserved address. Afterwards, whatever the outcome, the duty is over, and
   /// only destruction is allowed. kFailedPrecondition: it was over already.
   absl::StatusOr<ChunkHandle> Commit(std::unique_ptr<ChunkKv> kv, const InsertOptions& options);
 
@@ -95,12 +95,12 @@ class Reservation {
   ChunkAddress address_;
 };
 
-/// Someone else has the duty to compute this chunk. Nobody is told when it is there, and no thread waits
-/// for it: whoever works on several prompts in turn asks LookupOrReserve again in the prompt's next turn,
-/// and gets the entry, or the duty if the other one gave up.
+/// Another caller has the duty to compute this chunk. There is no notification when it is there, and no thread waits
+/// for it: a caller that works on several prompts in turn asks LookupOrReserve again in the prompt's next turn,
+/// and then gets the entry, or the duty if the other caller gave up.
 struct BeingComputed {};
 
-/// LookupOrReserve's answer.
+/// What LookupOrReserve returns.
 using ReserveResult = std::variant<ChunkHandle, Reservation, BeingComputed>;
 
 }  // namespace kvblend::store

@@ -91,11 +91,11 @@ enum GgufTokenType : int32_t {
   kGgufByte = 6,
 };
 
-/// Where a text stands that is encoded on its own.
+/// What comes before a text that is encoded on its own.
 enum class TextPosition {
-  kFirst,   // at the very beginning: nothing comes before it but BOS where the prompt's own text has none
-  kStart,   // behind a control token
-  kWithin,  // goes on behind other text: nothing is put in front (TokenizerSpec::add_space_prefix)
+  kFirst,   // nothing but BOS: the very beginning of a prompt
+  kStart,   // a control token
+  kWithin,  // other text: nothing is put in front (TokenizerSpec::add_space_prefix)
 };
 
 /// Immutable; safe from any thread.
