@@ -28,7 +28,8 @@
 namespace kvblend {
 
 /// Receives the events of one Generate request in this order: OnPrompt once, OnText any number of times, OnDone
-/// once. After an error only OnDone comes, with that error.
+/// once. After an error only OnDone comes, with that error; of what was not reported it tells how much was computed
+/// (computed_tokens.h).
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;

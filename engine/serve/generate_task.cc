@@ -6,6 +6,7 @@
 
 #include "base/characters.h"
 #include "base/status_macros.h"
+#include "engine/api/computed_tokens.h"
 
 namespace kvblend {
 GenerateTask::GenerateTask(GenerateRequest request, prompt::PromptLayout layout, const ModelRuntime& runtime,
@@ -154,6 +155,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
     TraceUntilNow("prompt");
     prompt_.report.queue_seconds = queue_seconds_;
     prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
+    is_reported_ = true;
     observer_->OnPrompt(prompt_.report);
   }
   if (!request_.sampling.ignore_eos && runtime_.tokenizer->IsEndOfGeneration(sampled->token_id)) {
@@ -224,6 +226,7 @@ void GenerateTask::Finish() {
 void GenerateTask::Fail(const absl::Status& status) {
   decoding_ = false;
   DropPrefetch();
+  const int64_t computed = UnreportedTokens();
   prefill_.reset();
   // Who stops an answer may well go on from there.
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
@@ -231,7 +234,13 @@ void GenerateTask::Fail(const absl::Status& status) {
   result_.total_seconds = SecondsSinceSubmission();
   TraceUntilNow(runner_ == nullptr ? "queue" : result_.completion_tokens == 0 ? "prompt" : "answer");
   TraceWhole();
-  observer_->OnDone(status, result_);
+  observer_->OnDone(WithComputedTokens(status, computed), result_);
+}
+
+int64_t GenerateTask::UnreportedTokens() const {
+  if (is_reported_) return 0;  // what is computed once more is not the client's doing
+  if (prefill_ != nullptr) return prefill_->computed_tokens();
+  return int64_t{prompt_.report.recomputed_tokens} + prompt_.report.computed_tokens;
 }
 
 void GenerateTask::Keep() {

@@ -86,6 +86,8 @@ class GenerateTask final : public Task, public DecodingSequence {
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
   /// Leaves the sequence to the conversation's next turn.
   void Keep();
+  /// How many tokens of the prompt were computed that no report has told of.
+  int64_t UnreportedTokens() const;
 
   const GenerateRequest request_;
   const prompt::PromptLayout layout_;
@@ -112,6 +114,7 @@ class GenerateTask final : public Task, public DecodingSequence {
   generate::StopMatcher stop_;
   int32_t next_token_ = -1;
   std::optional<FinishReason> finish_;
+  bool is_reported_ = false;  // the prompt
   bool decoding_ = false;
 };
 

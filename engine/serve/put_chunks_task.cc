@@ -1,12 +1,15 @@
 #include "engine/serve/put_chunks_task.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
+#include "engine/api/computed_tokens.h"
 #include "engine/blend/acquire_layer.h"
 
 namespace kvblend {
@@ -43,6 +46,7 @@ bool PutChunksTask::Advance(PromptRunner& runner) {
     const absl::StatusOr<bool> stored = PutNext(runner);
     if (stored.ok() && !*stored) return true;
     put_ = stored.status();
+    if (!put_->ok() && storing_ != nullptr) put_ = WithComputedTokens(*put_, UnstoredTokens());
     storing_.reset();
   }
   // While this chunk was computed the one before went to disk.
@@ -79,14 +83,20 @@ absl::StatusOr<bool> PutChunksTask::PutNext(PromptRunner& runner) {
   return true;
 }
 
+int64_t PutChunksTask::UnstoredTokens() const {
+  const auto all = static_cast<double>(chunk_ids_[next_].size()), seconds = storing_->compute_seconds();
+  if (seconds <= 0) return 0;
+  return static_cast<int64_t>(std::ceil(std::min(all, seconds / seconds_per_token_)));
+}
+
 bool PutChunksTask::WaitsForDisk(PromptRunner& runner) const {
-  return unreported_.has_value() && absl::Now() - waits_since_ < kMaxWriteWait &&
+  return unreported_.has_value() && SteadyNow() - waits_since_ < kMaxWriteWait &&
          cancellation().Check().ok() && runner.IsBeingWritten(unreported_->key);
 }
 
 bool PutChunksTask::ReportStored(PromptRunner& runner) {
   if (!unreported_.has_value()) return true;
-  waits_since_ = std::min(waits_since_, absl::Now());
+  waits_since_ = std::min(waits_since_, SteadyNow());
   if (WaitsForDisk(runner)) {
     runner.WaitUntilDurable(unreported_->key, absl::Now() + blend::kTurnPatience).IgnoreError();
     if (WaitsForDisk(runner)) return false;

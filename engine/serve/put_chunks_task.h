@@ -43,6 +43,8 @@ class PutChunksTask final : public Task {
   double SecondsOf(int32_t first, int32_t last) const;
   /// Returns whether the next chunk is stored: `stored_`.
   absl::StatusOr<bool> PutNext(PromptRunner& runner);
+  /// How many tokens were computed of the chunk that is not stored. REQUIRES: storing_
+  int64_t UnstoredTokens() const;
   /// Whether what is to be reported is on its way to the disk and worth waiting for.
   bool WaitsForDisk(PromptRunner& runner) const;
   /// Returns whether it did, or there was nothing to report.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "engine/api/computed_tokens.h"
 #include "engine/generate/log_softmax.h"
 #include "kernels/host/sample_row.h"
 
@@ -37,6 +38,7 @@ double ScoreTask::predicted_seconds_left() const {
 bool ScoreTask::Advance(PromptRunner& runner) {
   const auto end = [&](const absl::Status& status) {
     DropPrefetch();
+    const int64_t computed = prefill_ == nullptr ? 0 : prefill_->computed_tokens();
     prefill_.reset();
     if (kept_.has_value() && prompt_.pages != nullptr) {
       runner.KeepAgain(std::move(prompt_), *std::exchange(kept_, std::nullopt));
@@ -44,7 +46,7 @@ bool ScoreTask::Advance(PromptRunner& runner) {
     prompt_.DropPages();
     TraceUntilNow(next_ > 0 || is_done() ? "scores" : "prompt");
     TraceWhole();
-    observer_->OnDone(status);
+    observer_->OnDone(status.ok() ? status : WithComputedTokens(status, computed));
     return false;
   };
   absl::Status status;

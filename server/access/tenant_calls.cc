@@ -13,6 +13,7 @@
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "base/steady_time.h"
+#include "engine/api/computed_tokens.h"
 #include "engine/api/names.h"
 #include "engine/api/namespace_limit.h"
 #include "engine/api/request.h"
@@ -148,6 +149,10 @@ class CountingSink : public EventSink<Event> {
     sink_->OnEvent(event);
   }
   void OnDone(const absl::Status& status) override {
+    // Of a prompt that was not reported; what was held for it goes with the rest.
+    if (const int64_t tokens = ComputedTokensOf(status); tokens > 0) {
+      (*place_)->AddComputedTokens(tokens, 0, place_->hold());
+    }
     (*place_)->EndComputing(place_->hold());
     place_ = nullptr;
     sink_->OnDone(LeaveOutOthers(status, tenant_));

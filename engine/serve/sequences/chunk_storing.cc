@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "engine/blend/acquire_layer.h"
 
 namespace kvblend {
@@ -138,7 +139,7 @@ absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
 }
 
 absl::Status ChunkStoring::BeginComputing() {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   ModelRuntime& runtime = engine_.runtime;
   pages_ = std::make_unique<kv::SequencePages>(*runtime.page_pool);
   KVBLEND_RETURN_IF_ERROR(pages_->Grow(static_cast<int64_t>(anchor_ids_.size() + token_ids_.size())));
@@ -152,14 +153,14 @@ absl::Status ChunkStoring::BeginComputing() {
                        runtime.key_space.format, *runtime.host_memory, *runtime.transformer, *runtime.stream,
                        scratch_->state, blend::PagedSequence(*runtime.backend, *runtime.page_pool, *pages_)));
   stage_ = Stage::kCompute;
-  compute_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
+  compute_seconds_ = absl::ToDoubleSeconds(SteadyNow() - start);
   return absl::OkStatus();
 }
 
 absl::StatusOr<bool> ChunkStoring::Compute(blend::KeepGoing keep_going) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   KVBLEND_ASSIGN_OR_RETURN(const bool done, precompute_->Step(keep_going));
-  compute_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  compute_seconds_ += absl::ToDoubleSeconds(SteadyNow() - start);
   if (done) KVBLEND_RETURN_IF_ERROR(Commit());
   return done;
 }

@@ -64,6 +64,9 @@ class ChunkStoring {
   /// Whether it waits for a stored chunk that is on its way.
   bool is_waiting() const;
 
+  /// So far.
+  double compute_seconds() const { return compute_seconds_; }
+
   /// REQUIRES: Step has returned true.
   StoredChunk TakeStored() { return std::move(stored_); }
 

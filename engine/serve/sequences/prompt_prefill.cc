@@ -1,11 +1,12 @@
 #include "engine/serve/sequences/prompt_prefill.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "engine/serve/sequences/explanation.h"
 
 namespace kvblend {
@@ -153,7 +154,7 @@ PromptPrefill::PromptPrefill(const Engine& engine, const prompt::PromptLayout& l
 absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
     const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
     std::string_view tenant_namespace, RequestTrace* trace, const PrefillRecord* again) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace, trace));
   // It stays the same to the end of the prompt, whatever is learned meanwhile.
   prefill->correction_ = engine.runtime.correction.Get();
@@ -169,7 +170,7 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
     const TracedUnit traced(trace, "pages");
     KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
   }
-  prefill->lookup_seconds_ = absl::ToDoubleSeconds(absl::Now() - start);
+  prefill->lookup_seconds_ = absl::ToDoubleSeconds(SteadyNow() - start);
   KVBLEND_RETURN_IF_ERROR(prefill->Plan());
   return prefill;
 }
@@ -243,7 +244,7 @@ absl::Status PromptPrefill::TakePages() {
 }
 
 absl::Status PromptPrefill::Plan() {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const int64_t trace_begin = TraceNow(trace_);
   ModelRuntime& runtime = engine_.runtime;
   const model::ModelConfig& config = runtime.config;
@@ -267,7 +268,7 @@ absl::Status PromptPrefill::Plan() {
   BlendOptions decided = options_;
   decided.ratio = decision_.ratio;
   KVBLEND_ASSIGN_OR_RETURN(policy_, blend::CreateSelectionPolicy(decided, config.num_layers));
-  lookup_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  lookup_seconds_ += absl::ToDoubleSeconds(SteadyNow() - start);
   if (trace_ != nullptr) {
     trace_->Add({.name = "lookup",
                  .begin = trace_begin,
@@ -301,9 +302,9 @@ absl::Status PromptPrefill::Plan() {
 }
 
 absl::StatusOr<bool> PromptPrefill::Step(blend::KeepGoing keep_going) {
-  const absl::Time start = absl::Now();
+  const absl::Time start = SteadyNow();
   const absl::StatusOr<bool> done = prefill_->Step(keep_going);
-  worked_seconds_ += absl::ToDoubleSeconds(absl::Now() - start);
+  if (done.ok()) worked_seconds_ += absl::ToDoubleSeconds(SteadyNow() - start);
   // An entry that turns out to be damaged half way has spoilt what was computed from it. Every round loses
   // one at least, and in the end they are all misses.
   if (!done.ok() && LostEntry(plan_)) {
@@ -340,6 +341,14 @@ double PromptPrefill::predicted_seconds_left() const {
   if (prefill_->is_waiting()) return std::numeric_limits<double>::infinity();
   if (!decision_.prediction.has_value()) return 0;
   return std::max(0.0, decision_.prediction->seconds - worked_seconds_);
+}
+
+int64_t PromptPrefill::computed_tokens() const {
+  if (!decision_.prediction.has_value() || worked_seconds_ <= 0) return 0;
+  const double all = static_cast<double>(plan_.computed.size()) +
+                     decision_.ratio * static_cast<double>(plan_.candidates.num_tokens);
+  const double predicted = std::max(decision_.prediction->seconds, worked_seconds_);
+  return static_cast<int64_t>(std::ceil(all * worked_seconds_ / predicted));
 }
 
 void PromptPrefill::Finish() {

@@ -98,6 +98,10 @@ class PromptPrefill {
   /// ever while it waits for a slower tier.
   double predicted_seconds_left() const;
 
+  /// How many tokens it has computed since it was planned: of all that it will, the share that its work has of what that was
+  /// predicted to take, rounded up. 0 where nothing was predicted.
+  int64_t computed_tokens() const;
+
   /// REQUIRES: Step has returned true.
   PrefilledPrompt TakePrompt() { return std::move(prompt_); }
   /// REQUIRES: Step has returned true.

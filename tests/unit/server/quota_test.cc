@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/retry_delay.h"
+#include "engine/api/computed_tokens.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/access/tenant_calls.h"
@@ -289,6 +290,18 @@ TEST_F(PlacesTest, ACallHasItsPlaceUntilItsEventsAreSent) {
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
   EXPECT_TRUE(calls->Generate(Question(), {}, slow).ok());
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
+}
+
+TEST_F(PlacesTest, WhatWasComputedCountsThoughTheClientHasGone) {
+  const Tenant tenant = {.name = "t", .chunk_namespace = "a", .computed_tokens_per_minute = 1000};
+  const auto quota = std::make_shared<Quota>(tenant);
+  const auto calls = MakeTenantCalls(&calls_, tenant, quota);
+  const auto sink = std::make_shared<KeptSink>();
+  ASSERT_TRUE(calls->Generate(Question(), {}, sink).ok());
+  engine_.NextGenerate()->Finish(WithComputedTokens(absl::CancelledError("gone"), 1001), GenerateResult());
+  EXPECT_EQ(quota->use().computed_tokens, 1001);
+  EXPECT_THAT(std::string(calls->Generate(Question(), {}, sink).status().message()),
+              HasSubstr("1000 computed tokens per minute"));
 }
 
 TEST_F(PlacesTest, RefusalsTellNothingOfOthers) {
