@@ -50,6 +50,15 @@ int32_t JobQueue::size(Lane lane) const {
   return all;
 }
 
+bool JobQueue::HasForeground(const std::string& fairness_key) const {
+  for (const Lane lane : {Lane::kInteractive, Lane::kBulk}) {
+    for (const Priority priority : kPriorities) {
+      if (queues_[IndexOf(lane, priority)].turn_of_key.contains(fairness_key)) return true;
+    }
+  }
+  return false;
+}
+
 JobId JobQueue::Pop(Lane lane, Priority priority) {
   const JobId id = *Front(lane, priority);
   Take(id);

@@ -54,6 +54,9 @@ class JobQueue {
     return queues_[IndexOf(lane, priority)].share;
   }
 
+  /// Whether jobs of the key are in any of the other lanes than kBackground.
+  bool HasForeground(const std::string& fairness_key) const;
+
   bool empty() const { return places_.empty(); }
   int32_t size(Lane lane, Priority priority) const { return queues_[IndexOf(lane, priority)].size; }
   /// The jobs of a lane, of all priorities.

@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <numeric>
-#include <optional>
 #include <string>
 #include <tuple>
 
@@ -13,7 +12,6 @@
 #include "base/status_macros.h"
 
 namespace kvblend::schedule {
-
 namespace {
 
 // What a second of a lane's work counts, and of a priority's within its lane.
@@ -126,11 +124,13 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
   const int32_t queued = is_background ? queue_.size(Lane::kBackground)
                                        : queue_.size(Lane::kInteractive) + queue_.size(Lane::kBulk);
   const int32_t limit = is_background ? options_.max_queued_background : options_.max_queued;
+  const bool has_spare = !is_background && !queue_.HasForeground(job.fairness_key);
+  const auto most = [&](int64_t allowed) { return allowed + (has_spare ? allowed / kSpareShare : 0); };
   std::string full;
-  if (queued >= limit) {
+  if (queued >= most(limit)) {
     full = absl::StrCat(queued, is_background ? " background jobs" : " requests", " wait; allowed: ", limit);
   } else if (!is_background && options_.max_queued_tokens > 0 && queued > 0 &&
-             queued_tokens_ + job.tokens > options_.max_queued_tokens) {
+             queued_tokens_ + job.tokens > most(options_.max_queued_tokens)) {
     full = absl::StrCat("requests of ", queued_tokens_, " tokens wait, and this one has ", job.tokens,
                         "; allowed: ", options_.max_queued_tokens);
   }

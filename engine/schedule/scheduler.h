@@ -32,6 +32,9 @@
 // for the same room (Job::room), so that a large job is not overtaken for ever.
 // Charge lets keys pay for the shared work as they do for their jobs.
 //
+// A full queue takes a few jobs more (kSpareShare) of keys that have none waiting, so that whoever fills it does not keep
+// others out.
+//
 // Where there are neither jobs nor shared work, Options::idle is called.
 //
 // Thread safety: every method may be called from any thread.
@@ -107,6 +110,7 @@ class Scheduler {
     std::function<bool()> idle = nullptr;
   };
   static constexpr double kAgeing = 1;
+  static constexpr int32_t kSpareShare = 8;  // one more for every so many that the queue takes
   static constexpr absl::Duration kRoomPatience = absl::Seconds(5);
 
   /// Starts the threads. `clock` must outlive the scheduler.

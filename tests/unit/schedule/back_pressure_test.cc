@@ -125,6 +125,26 @@ TEST_F(BackPressureTest, TokensAreBoundedButOneMayAlwaysWait) {
   EXPECT_EQ(scheduler_->waiting_tokens(), 0);
 }
 
+TEST_F(BackPressureTest, WhoHasNothingWaitingFindsAPlaceInAQueueThatOthersFill) {
+  Start({.max_queued = 16, .max_queued_tokens = 160});
+  const auto submit = [&](const std::string& key, int64_t tokens, Lane lane = Lane::kInteractive) {
+    Job job = MakeJob(tokens, 1);
+    job.fairness_key = key;
+    job.lane = lane;
+    return scheduler_->Submit(std::move(job)).status();
+  };
+  for (int i = 0; i < 16; ++i) ASSERT_TRUE(submit("many", 10).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(submit("many", 0)));
+  EXPECT_TRUE(absl::IsResourceExhausted(submit("one", 21))) << "tokens";
+  EXPECT_TRUE(submit("one", 10).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(submit("one", 0)));
+  EXPECT_TRUE(absl::IsResourceExhausted(submit("one", 0, Lane::kBulk))) << "it has one waiting";
+  EXPECT_TRUE(submit("another", 10, Lane::kBulk).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(submit("third", 0))) << "an eighth, and no more";
+  release_.Notify();
+  ASSERT_TRUE(scheduler_->Drain(absl::InfiniteFuture()).ok());
+}
+
 TEST_F(BackPressureTest, WhatIsCancelledMakesRoom) {
   Start({.max_queued = 10, .max_queued_tokens = 100});
   const auto id = scheduler_->Submit(MakeJob(90, 7));
