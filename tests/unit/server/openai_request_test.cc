@@ -219,6 +219,13 @@ TEST(ParseChatRequestTest, ADocumentMayBeAStringSaysWhatRefusesOne) {
               HasSubstr("documents[0] is no document; allowed: an object or a string"));
 }
 
+TEST(ParseChatRequestTest, NoMessagesAreToldFromWhatIsNoArray) {
+  EXPECT_EQ(ParseChatRequest(R"({"messages": []})").status().message(),
+            "messages is empty; allowed: one message or more");
+  EXPECT_EQ(ParseChatRequest(R"({"messages": "x"})").status().message(),
+            "messages is no array; allowed: an array of one message or more");
+}
+
 TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
   const std::pair<std::string, std::string> cases[] = {
       {R"([])", "messages"},
@@ -278,6 +285,10 @@ TEST(ParseChatRequestTest, JsonIsBounded) {
   std::string many = "{\"a\": [0";
   for (int i = 0; i < 250'000; ++i) many += ",0";
   EXPECT_EQ(message(many + "]}"), "the body's JSON has more than 100000 values");
+  // Were reading it the square of the number of objects, as it was, each of these would take 20 seconds.
+  std::string objects = "{\"a\": {\"x\": {}";
+  for (int i = 0; i < 50'000; ++i) objects += absl::StrCat(",\"", i, "\": {}");
+  for (int i = 0; i < 10; ++i) EXPECT_THAT(message(objects + "}}"), testing::HasSubstr("messages"));
 }
 
 TEST(ParseCompletionRequestTest, ThePromptIsTheQuestion) {
@@ -299,6 +310,8 @@ TEST(ParseCompletionRequestTest, ThePromptIsTheQuestion) {
         {R"({"prompt": "a", "messages": []})", "messages"}}) {
     EXPECT_EQ(ErrorOf(ParseCompletionRequest(body).status()).param, param) << body;
   }
+  EXPECT_THAT(ParseCompletionRequest(R"({"prompt": "a", "echo": true})").status().message(),
+              HasSubstr("allowed: false"));
 }
 
 TEST(ParsePutRequestTest, IsTheMessageWithDocuments) {
