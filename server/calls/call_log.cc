@@ -24,6 +24,8 @@ spdlog::level::level_enum LevelOf(absl::StatusCode code) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
       return spdlog::level::warn;
     default:
       return spdlog::level::err;

@@ -235,7 +235,8 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body) 
   }
   ReadExtension(fields, &to.request);
   fields.RefuseUnless("best_of", 1);
-  fields.Refuse({"echo", "suffix"}, "none");
+  fields.RefuseUnless("echo", false);
+  fields.Refuse({"suffix"}, "none");
   KVBLEND_RETURN_IF_ERROR(fields.Finish());
   return to;
 }

@@ -186,9 +186,8 @@ absl::Status AddDocuments(const Json& documents, v1::Prompt* prompt) {
 }
 
 absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
-  if (!messages.is_array() || messages.empty()) {
-    return NotAllowed("messages", "no array of messages", "one message or more");
-  }
+  if (!messages.is_array()) return NotAllowed("messages", "no array", "an array of one message or more");
+  if (messages.empty()) return NotAllowed("messages", "empty", "one message or more");
   bool in_system_text = true;
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string path = absl::StrCat("messages[", i, "]");

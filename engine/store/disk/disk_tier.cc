@@ -235,8 +235,8 @@ absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
   missing = shortage();
   if (missing <= 0) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
-      options_.path, ": writing ", bytes, " bytes would leave ", options_.min_free_bytes - missing,
-      " bytes of the disk free; ", "at least ", options_.min_free_bytes, " must stay free"));
+      options_.path, ": writing ", bytes, " bytes takes ", missing,
+      " bytes more than the disk has room for; at least ", options_.min_free_bytes, " must stay free"));
 }
 
 absl::Status DiskTier::MakeFoldersAnew() {
