@@ -144,15 +144,22 @@ def test_timelines_that_callers_keep(v1, traced, folder):
     assert len(timelines(folder)) == 3
 
 
-def test_a_folder_that_is_gone_harms_nobody(traced, folder):
+def test_a_folder_that_is_gone_is_made_anew(traced, folder):
     shutil.rmtree(folder)
+    assert post(traced, [KEPT])[0] == 200
+    wait_until(lambda: folder.is_dir() and timelines(folder), "the timeline")
+
+
+def test_a_folder_that_cannot_be_written_to_harms_nobody(traced, folder):
+    shutil.rmtree(folder)
+    folder.write_text("a file in its place")
     for _ in range(3):
         assert post(traced, [KEPT])[0] == 200
     wait_until(lambda: "traces of requests are lost" in traced.log(), "the warning")
     assert traced.log().count("traces of requests are lost") == 1, "not one for each"
-    folder.mkdir()
+    folder.unlink()
     assert post(traced, [KEPT])[0] == 200
-    wait_until(lambda: timelines(folder), "the next one")
+    wait_until(lambda: folder.is_dir() and timelines(folder), "the next one")
 
 
 def test_the_command_line_writes_one(tmp_path):
