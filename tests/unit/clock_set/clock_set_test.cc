@@ -20,6 +20,8 @@
 #include "engine/store/redis/transport.h"
 #include "gtest/gtest.h"
 #include "server/access/keyed_access.h"
+#include "server/calls/engine_calls.h"
+#include "server/calls/engine_slot.h"
 #include "server/grpc/event_stream.h"
 #include "tests/support/temporary_folder.h"
 
@@ -108,7 +110,9 @@ TEST_F(ClockSetTest, ALimitPerMinuteComesBackAsFast) {
   const std::string path = folder.path() + "/keys";
   const NewKey key = MakeKey({.name = "t", .chunk_namespace = "t", .requests_per_minute = 6000}).value();
   std::ofstream(path) << key.line << '\n';
-  const auto access = KeyedAccess::Open(path, nullptr).value();
+  EngineSlot slot;
+  EngineCalls calls(&slot, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()});
+  const auto access = KeyedAccess::Open(path, &calls).value();
   const std::string shown = "Bearer " + key.key;
   while (access->Admit(shown).ok()) {
   }
