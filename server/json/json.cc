@@ -10,6 +10,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_events.h"
 
 namespace kvblend::server {
 namespace {
@@ -18,30 +19,11 @@ constexpr char kParamPayload[] = "kvblend/param";
 constexpr char kLoggedPayload[] = "kvblend/logged";
 constexpr size_t kShownBytes = 80;
 
-/// What a body must be before memory is taken for it. Two readings in place of one with the library's callback, which for every
-/// object looks through all values of the one around it: a body of 300 KB took seconds.
-class Limits final : public nlohmann::json_sax<Json> {
+/// What a body must be before memory is taken for its values.
+class Limits final : public JsonEvents<Json> {
  public:
   const absl::Status& status() const { return status_; }
 
-  bool null() override { return Count(); }
-  bool boolean(bool) override { return Count(); }
-  bool number_integer(number_integer_t) override { return Count(); }
-  bool number_unsigned(number_unsigned_t) override { return Count(); }
-  bool number_float(number_float_t, const string_t&) override { return Count(); }
-  bool string(string_t&) override { return Count(); }
-  bool binary(binary_t&) override { return Count(); }
-  bool start_object(size_t) override { return Open(); }
-  bool key(string_t& name) override {
-    // Parsers choose one of two members with the same name in silence.
-    if (!members_.back().insert(name).second) {
-      return TooMuch(absl::StrCat("has the member ", Quoted(name), " twice"), "has a member twice");
-    }
-    return Count();
-  }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t) override { return Open(); }
-  bool end_array() override { return Close(); }
   bool parse_error(size_t position, const std::string&, const Json::exception& error) override {
     const bool out_of_range = dynamic_cast<const Json::out_of_range*>(&error) != nullptr;
     status_ = absl::InvalidArgumentError(out_of_range
@@ -51,21 +33,29 @@ class Limits final : public nlohmann::json_sax<Json> {
   }
 
  private:
+  bool Value() override { return Count(); }
+  bool Key(const std::string& name) override {
+    // Parsers choose one of two members with the same name in silence.
+    if (!members_.back().insert(name).second) {
+      return TooMuch(absl::StrCat("has the member ", Quoted(name), " twice"), "has a member twice");
+    }
+    return Count();
+  }
+  bool Open() override {
+    if (!Count()) return false;
+    members_.emplace_back();
+    return true;
+  }
+  bool Close() override {
+    members_.pop_back();
+    return Count();
+  }
   bool Count() {
     if (members_.size() > kMaxJsonDepth) {
       return TooMuch(absl::StrCat("is nested more than ", kMaxJsonDepth, " deep"));
     }
     if (++num_values_ <= 2 * kMaxJsonValues) return true;
     return TooMuch(absl::StrCat("has more than ", kMaxJsonValues, " values"));
-  }
-  bool Open() {
-    if (!Count()) return false;
-    members_.emplace_back();
-    return true;
-  }
-  bool Close() {
-    members_.pop_back();
-    return Count();
   }
   bool TooMuch(const std::string& what_is_wrong) { return TooMuch(what_is_wrong, what_is_wrong); }
   bool TooMuch(const std::string& what_is_wrong, const std::string& logged) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
+#include "base/json_events.h"
 #include "engine/model/gguf/gguf_text.h"
 
 namespace kvblend::model {
@@ -14,38 +15,27 @@ namespace {
 constexpr size_t kMaxJsonDepth = 16;
 constexpr size_t kMaxShownError = 200;
 
-// What a text must be before memory is taken for it. Two readings in place of one with the library's callback, which for
-// every object looks through all members of the one around it: 100,000 tensors took minutes.
-class Checks final : public nlohmann::json_sax<nlohmann::json> {
+// What a text must be before memory is taken for its values.
+class Checks final : public JsonEvents<nlohmann::json> {
  public:
   const std::string& why() const { return why_; }
 
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return true; }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(size_t) override { return Open(); }
-  bool key(string_t& name) override {
-    return keys_.back().insert(name).second || Refuse(Concat("the key ", Quote(name), " appears twice"));
-  }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t) override { return Open(); }
-  bool end_array() override { return Close(); }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
     // The parser's has all of a text that is wrong.
     return Refuse(std::string(std::string_view(error.what()).substr(0, kMaxShownError)));
   }
 
  private:
-  bool Open() {
+  bool Value() override { return true; }
+  bool Key(const std::string& name) override {
+    return keys_.back().insert(name).second || Refuse(Concat("the key ", Quote(name), " appears twice"));
+  }
+  bool Open() override {
     if (keys_.size() == kMaxJsonDepth) return Refuse(Concat("nested more than ", kMaxJsonDepth, " deep"));
     keys_.emplace_back();
     return true;
   }
-  bool Close() {
+  bool Close() override {
     keys_.pop_back();
     return true;
   }

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/json_events.h"
 
 namespace kvblend::text {
 namespace {
@@ -13,39 +14,28 @@ constexpr size_t kMaxBytes = size_t{128} << 20;
 constexpr size_t kMaxValues = size_t{12} << 20;
 constexpr int kMaxDepth = 32;
 
-// What a document must be before memory is taken for it. Two readings in place of one with the library's callback, which
-// for every object looks through all values of the array around it: a list of 100,000 tokens took half a minute.
-class Limits final : public nlohmann::json_sax<nlohmann::json> {
+// What a document must be before memory is taken for its values.
+class Limits final : public JsonEvents<nlohmann::json> {
  public:
   bool too_many() const { return values_ > kMaxValues; }
   bool too_deep() const { return too_deep_; }
 
-  bool null() override { return Count(); }
-  bool boolean(bool) override { return Count(); }
-  bool number_integer(number_integer_t) override { return Count(); }
-  bool number_unsigned(number_unsigned_t) override { return Count(); }
-  bool number_float(number_float_t, const string_t&) override { return Count(); }
-  bool string(string_t&) override { return Count(); }
-  bool binary(binary_t&) override { return Count(); }
-  bool start_object(size_t) override { return Open(); }
-  bool key(string_t&) override { return Count(); }
-  bool end_object() override { return Close(); }
-  bool start_array(size_t) override { return Open(); }
-  bool end_array() override { return Close(); }
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) override { return false; }
 
  private:
+  bool Value() override { return Count(); }
+  bool Key(const std::string&) override { return Count(); }
   bool Count() {
     ++values_;
     too_deep_ = depth_ > kMaxDepth;
     return !too_many() && !too_deep_;
   }
-  bool Open() {
+  bool Open() override {
     if (!Count()) return false;
     ++depth_;
     return true;
   }
-  bool Close() {
+  bool Close() override {
     --depth_;
     return true;
   }
