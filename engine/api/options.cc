@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "engine/api/namespace_limit.h"
 
 namespace kvblend {
 namespace {
@@ -25,7 +24,7 @@ std::string NamespaceQuotas::Describe(std::string_view tenant_namespace, int64_t
   const int64_t may_fill = BytesOf(tenant_namespace, tier_bytes);
   const auto limit = bytes.find(std::string(tenant_namespace));
   return absl::StrCat(
-      NamespaceMayFill(tenant_namespace), may_fill, " bytes",
+      "namespace '", std::string(tenant_namespace), "' may fill ", may_fill, " bytes",
       limit != bytes.end() && limit->second == may_fill ? " (store_bytes of its tenant)" : "");
 }
 

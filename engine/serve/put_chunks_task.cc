@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/steady_time.h"
+#include "base/with_message.h"
 #include "engine/api/computed_tokens.h"
 #include "engine/blend/acquire_layer.h"
 
@@ -74,8 +75,7 @@ absl::StatusOr<bool> PutChunksTask::PutNext(PromptRunner& runner) {
   }
   const absl::StatusOr<bool> stored = storing_->Step([this] { return cancellation().Check(); });
   if (!stored.ok()) {
-    return absl::Status(stored.status().code(),
-                        absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
+    return WithMessage(stored.status(), absl::StrCat("chunks[", next_, "]: ", stored.status().message()));
   }
   if (!*stored) return false;
   stored_ = storing_->TakeStored();

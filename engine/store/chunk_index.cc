@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/api/namespace_limit.h"
 
 namespace kvblend::store::internal {
 
@@ -117,10 +118,11 @@ absl::Status ChunkIndex::CheckNamespace(const std::string& tenant_namespace, int
   if (!limits_.namespace_quotas.limited()) return absl::OkStatus();
   const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.byte_budget);
   if (bytes <= quota - kept) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("chunk store: ", bytes, " bytes needed; ",
-                   limits_.namespace_quotas.Describe(tenant_namespace, limits_.byte_budget), ", of which ",
-                   kept, " are pinned or in use"));
+  return WithNamespaceLimit(absl::ResourceExhaustedError(absl::StrCat(
+                                "chunk store: ", bytes, " bytes needed; ",
+                                limits_.namespace_quotas.Describe(tenant_namespace, limits_.byte_budget),
+                                ", of which ", kept, " are pinned or in use")),
+                            tenant_namespace);
 }
 
 void ChunkIndex::EvictInNamespace(const std::string& tenant_namespace, int64_t bytes, Removed& evicted) {

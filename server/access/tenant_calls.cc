@@ -6,13 +6,12 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/cord.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "base/steady_time.h"
+#include "base/with_message.h"
 #include "engine/api/computed_tokens.h"
 #include "engine/api/names.h"
 #include "engine/api/namespace_limit.h"
@@ -108,14 +107,12 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
 /// the log; what they say of the tenant's own namespace is for the tenant too.
 absl::Status LeaveOutOthers(const absl::Status& status, const Tenant& tenant) {
   if (tenant.admin || !absl::IsResourceExhausted(status)) return status;
-  const std::string message(status.message());
-  if (absl::StrContains(message, NamespaceMayFill(tenant.chunk_namespace))) return status;
-  absl::Status told = absl::ResourceExhaustedError(
+  if (IsLimitOfNamespace(status, tenant.chunk_namespace)) return status;
+  absl::Status told = WithMessage(
+      status,
       absl::StrCat(RetryDelayOf(status).has_value() ? "the queue is full" : "there is no room for this",
                    ", with what all tenants ask for; admins are told the figures"));
-  status.ForEachPayload(
-      [&](absl::string_view type, const absl::Cord& payload) { told.SetPayload(type, payload); });
-  return LogAs(std::move(told), message);
+  return LogAs(std::move(told), std::string(status.message()));
 }
 
 /// What a call has of its tenant's quota, for as long as anybody holds it.

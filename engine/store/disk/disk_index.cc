@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/namespace_limit.h"
 
 namespace kvblend::store::internal {
 
@@ -203,10 +204,11 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
     const int64_t kept_of_namespace =
         BytesOf(tenant_namespace) - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
     if (bytes > quota - kept_of_namespace) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("disk tier: ", bytes, " bytes needed; ",
-                       limits_.namespace_quotas.Describe(tenant_namespace, limits_.quota_bytes),
-                       ", of which ", kept_of_namespace, " are pinned or being written"));
+      return WithNamespaceLimit(absl::ResourceExhaustedError(absl::StrCat(
+                                    "disk tier: ", bytes, " bytes needed; ",
+                                    limits_.namespace_quotas.Describe(tenant_namespace, limits_.quota_bytes),
+                                    ", of which ", kept_of_namespace, " are pinned or being written")),
+                                tenant_namespace);
     }
     while (bytes > quota - BytesOf(tenant_namespace)) {
       GiveUp(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)), victims);

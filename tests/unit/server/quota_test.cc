@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "base/retry_delay.h"
 #include "engine/api/computed_tokens.h"
+#include "engine/api/namespace_limit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/access/tenant_calls.h"
@@ -332,9 +333,15 @@ TEST_F(PlacesTest, RefusalsTellNothingOfOthers) {
   EXPECT_THAT(std::string(calls->Pin(pin).status().message()), StartsWith("there is no room"));
   EXPECT_THAT(std::string(admins->Pin(pin).status().message()), HasSubstr("pinned"));
 
-  const std::string own = absl::StrCat("9 bytes needed; ", NamespaceQuotas().Describe("a", 100));
-  engine_.RefuseWith(absl::ResourceExhaustedError(own));
-  EXPECT_EQ(calls->Generate(Question(), {}, sink).status().message(), own);
+  const auto told = [&](const absl::Status& refusal) {
+    engine_.RefuseWith(refusal);
+    return std::string(calls->Generate(Question(), {}, sink).status().message());
+  };
+  const std::string words = absl::StrCat("9 bytes needed; ", NamespaceQuotas().Describe("a", 100));
+  const absl::Status limited = absl::ResourceExhaustedError(words);
+  EXPECT_EQ(told(WithNamespaceLimit(limited, "a")), words);
+  EXPECT_THAT(told(WithNamespaceLimit(limited, "another")), StartsWith("there is no room"));
+  EXPECT_THAT(told(limited), StartsWith("there is no room")) << "the words alone tell nothing";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/api/namespace_limit.h"
 #include "engine/api/options.h"
 #include "engine/store/chunk_store.h"
 #include "gmock/gmock.h"
@@ -64,6 +65,8 @@ TEST(NamespaceQuotasTest, ANamespaceGivesUpItsOwn) {
   const absl::Status refused = put(Of("loud", 100));
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(refused.message(), HasSubstr("namespace 'loud' may fill"));
+  EXPECT_TRUE(IsLimitOfNamespace(refused, "loud"));
+  EXPECT_FALSE(IsLimitOfNamespace(refused, "quiet"));
   EXPECT_EQ(CountOf(*store, "loud"), 4);
   EXPECT_TRUE(put(Of("quiet", 2)).ok());
 }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/namespace_limit.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
@@ -218,6 +219,7 @@ TEST_F(DiskTierTest, ANamespaceGivesUpItsOwn) {
   const absl::Status refused = put("loud", 20, 1000);
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("namespace 'loud' may fill"), std::string::npos) << refused;
+  EXPECT_TRUE(IsLimitOfNamespace(refused, "loud")) << refused;
   EXPECT_EQ(tier->List("quiet", std::nullopt, 100).size(), 1);
 }
 
