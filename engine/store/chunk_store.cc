@@ -324,12 +324,17 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
     absl::MutexLock lock(&mutex_);
     if (Entry* entry = FindUsable(address.key, leftovers); entry != nullptr) {
       found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
-      OfferToLower(*entry);
     } else if (reserved_.contains(address.key)) {  // without asking the lower tiers again and again
       ++stats_.reserve_lookups;
       ++stats_.waits;
       return BeingComputed();
     }
+  }
+  if (found[0].has_value()) {
+    // Whoever asks is told that it is durable: that nobody has removed it must be known, not believed.
+    lower_.ForgetIfGone(address.key);
+    absl::MutexLock lock(&mutex_);
+    if (const Entry* entry = index_.Find(address.key); entry != nullptr) OfferToLower(*entry);
   }
   Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, /*is_use=*/true, found);
 

@@ -102,6 +102,9 @@ class LowerTier {
   /// Whether the entry is there already, so that Put would store nothing new. Answers at once from what this process knows: for a
   /// tier across the network the answer may be wrong either way.
   virtual bool Contains(const ChunkKey& key) const = 0;
+  /// Looks whether an entry that Contains tells of is there still, for whoever relies on it and does not read it; what is gone is
+  /// not contained any more. May block as OpenEntries does. A tier that need not look does nothing.
+  virtual void ForgetIfGone(const ChunkKey& /*key*/) {}
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
   /// The first `limit` entries after `after`; none where they can't be listed.
   virtual std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,

@@ -176,6 +176,12 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
   }
 }
 
+void LowerTiers::ForgetIfGone(const ChunkKey& key) {
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) level.tier->ForgetIfGone(key);
+  }
+}
+
 void LowerTiers::QueuePin(const ChunkAddress& address) {
   for (const Level& level : levels_) {
     if (level.tier->durable()) level.writes->EnqueuePin(address);

@@ -63,6 +63,8 @@ class LowerTiers {
   /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
+  /// Has the durable tier look whether this entry is there still: Write queues it if somebody has removed it.
+  void ForgetIfGone(const ChunkKey& key);
   /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for that too. If the tier
   /// refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);

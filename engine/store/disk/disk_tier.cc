@@ -303,16 +303,18 @@ absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkK
     if (const auto slot = FindGeneration(key, generation)) index_.Touch(*slot, options_.now());
   } else if (absl::IsNotFound(entry.status())) {
     absl::MutexLock lock(&mutex_);
-    const auto slot = FindGeneration(key, generation);
-    // Nobody is at it, so nobody of us removed the file.
-    if (slot.has_value() && !index_.IsClaimed(key)) {
-      index_.Erase(*slot);
-      ++stats_.vanished;
-    }
+    ForgetVanished(key, generation);
   } else {
     ReportRead(key, generation, entry.status(), 0);
   }
   return entry;
+}
+
+void DiskTier::ForgetVanished(const ChunkKey& key, uint64_t generation) {
+  const auto slot = FindGeneration(key, generation);
+  if (!slot.has_value() || index_.IsClaimed(key)) return;
+  index_.Erase(*slot);
+  ++stats_.vanished;
 }
 
 absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenFile(const ChunkKey& key, uint64_t generation,
@@ -385,6 +387,19 @@ bool DiskTier::Contains(const ChunkKey& key) const {
   absl::MutexLock lock(&mutex_);
   const std::optional<Index::Slot> slot = index_.Find(key);
   return slot.has_value() && !index_.at(*slot).suspect;
+}
+
+void DiskTier::ForgetIfGone(const ChunkKey& key) {
+  uint64_t generation = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    const std::optional<Index::Slot> slot = index_.Find(key);
+    if (!slot.has_value()) return;
+    generation = index_.at(*slot).generation;
+  }
+  if (!absl::IsNotFound(files_.LookFor(key))) return;
+  absl::MutexLock lock(&mutex_);
+  ForgetVanished(key, generation);
 }
 
 std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optional<ListPlace>& after,

@@ -91,6 +91,7 @@ class DiskTier final : public LowerTier {
   /// Is no hit.
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   bool Contains(const ChunkKey& key) const override;
+  void ForgetIfGone(const ChunkKey& key) override;
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const override;
   /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
@@ -127,6 +128,8 @@ class DiskTier final : public LowerTier {
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenFile(const ChunkKey& key, uint64_t generation,
                                                            bool pinned);
+  /// Its file is not there. Unless somebody of this process is at it, it is no entry any more.
+  void ForgetVanished(const ChunkKey& key, uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Counts and acts on the outcome of a read.
   void ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status, int64_t bytes);
   void Quarantine(const ChunkKey& key, uint64_t generation, const absl::Status& reason);

@@ -160,6 +160,10 @@ absl::StatusOr<EntryFiles::OpenFile> EntryFiles::Open(const ChunkKey& key) const
   return OpenFile{std::move(file), *std::move(header)};
 }
 
+absl::Status EntryFiles::LookFor(const ChunkKey& key) const {
+  return fs_.Open(paths_.Entry(key), OpenMode::kRead).status();
+}
+
 void EntryFiles::Unlink(const ChunkKey& key) {
   if (!UnlinkIfThere(fs_, paths_.Entry(key)).ok()) ++delete_failures_;
 }

@@ -48,6 +48,9 @@ class EntryFiles {
   /// For direct reads. Of an entry that was sound before: what claims a newer version is damaged.
   absl::StatusOr<OpenFile> Open(const ChunkKey& key) const;
 
+  /// kNotFound: somebody has removed the file. Reads nothing of it.
+  absl::Status LookFor(const ChunkKey& key) const;
+
   /// Removes the entry's file, but not for good if the machine dies now.
   void Unlink(const ChunkKey& key);
   /// Removes an entry and its pin, durably.

@@ -2,7 +2,11 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
+#include "engine/store/chunk_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temporary_folder.h"
@@ -58,6 +62,32 @@ TEST_F(RemovedFoldersTest, EntriesThatWentWithThemAreForgotten) {
   EXPECT_EQ(stats.vanished, 1);
   ASSERT_TRUE(Put(*tier_, first_).ok());
   EXPECT_TRUE(ReadAndCompare(*tier_, first_).ok());
+}
+
+TEST_F(RemovedFoldersTest, WhoAsksWhetherAnEntryIsThereStillIsToldSo) {
+  ASSERT_TRUE(Put(*tier_, first_).ok());
+  tier_->ForgetIfGone(first_.key);
+  tier_->ForgetIfGone(second_.key);
+  EXPECT_TRUE(tier_->Contains(first_.key));
+  files::remove_all(path_ + "/entries");
+  tier_->ForgetIfGone(first_.key);
+  EXPECT_FALSE(tier_->Contains(first_.key));
+  EXPECT_EQ(tier_->Stats().vanished, 1);
+}
+
+TEST_F(RemovedFoldersTest, WhatIsPutAgainIsDurableAgainThoughItIsInMemory) {
+  DiskTier* const disk = tier_.get();
+  std::vector<std::unique_ptr<LowerTier>> tiers;
+  tiers.push_back(std::move(tier_));
+  const auto store = *ChunkStore::Create({.byte_budget = 10 * kChunkBytes}, std::move(tiers));
+  ASSERT_TRUE(store->Insert(first_, FilledKv(first_), {}).ok());
+  ASSERT_TRUE(store->WaitUntilDurable(first_.key, absl::InfiniteFuture()).ok());
+  files::remove_all(path_ + "/entries");
+  const auto found = store->LookupOrReserve(first_);
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_TRUE(std::holds_alternative<ChunkHandle>(*found)) << "it is in memory";
+  ASSERT_TRUE(store->WaitUntilDurable(first_.key, absl::InfiniteFuture()).ok());
+  EXPECT_TRUE(ReadAndCompare(*disk, first_).ok());
 }
 
 TEST_F(RemovedFoldersTest, AnEntryIsDeletedWhoseFolderIsGone) {
