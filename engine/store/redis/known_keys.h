@@ -26,6 +26,10 @@ class KnownKeys {
     }
   }
   void Erase(const ChunkKey& key) { notes_.erase(key); }
+  void Clear() {
+    notes_.clear();
+    order_.clear();
+  }
   /// Null when nothing is known; valid until the next change.
   const Note* Find(const ChunkKey& key) const {
     const auto found = notes_.find(key);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
 constexpr size_t kMaxPendingErasures = 10'000;
-/// What Redis evicts in between is written again that late.
+/// What Redis evicts in between is written again that late, unless it or another such entry is missed.
 constexpr absl::Duration kRemember = absl::Minutes(10);
 
 absl::Status BadOption(std::string_view name, const std::string& value, std::string_view allowed) {
@@ -94,11 +94,24 @@ void RedisTier::Forget(const ChunkKey& key) {
   known_.Erase(key);
 }
 
+void RedisTier::Miss(const ChunkKey& key, uint64_t period) {
+  absl::MutexLock lock(&mutex_);
+  if (IsKnown(key, period)) {
+    known_.Clear();
+  } else {
+    known_.Erase(key);
+  }
+}
+
+bool RedisTier::IsKnown(const ChunkKey& key, uint64_t period) const {
+  const Known* known = known_.Find(key);
+  return known != nullptr && known->until > options_.now() && known->period == period;
+}
+
 bool RedisTier::Contains(const ChunkKey& key) const {
   const uint64_t period = PeriodOf(key);
   absl::MutexLock lock(&mutex_);
-  const Known* known = known_.Find(key);
-  return known != nullptr && known->until > options_.now() && known->period == period;
+  return IsKnown(key, period);
 }
 
 bool RedisTier::IsToBeErased(const ChunkAddress& address) const {
@@ -219,7 +232,8 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
         spdlog::debug("chunk store in Redis: chunk {} removed: {}", key.ToHex(), header.status().ToString());
         writer_.RemoveAllLayers(key);
       }
-      if (absl::IsDataLoss(header.status()) || absl::IsNotFound(header.status())) Forget(key);
+      if (absl::IsDataLoss(header.status())) Forget(key);
+      if (absl::IsNotFound(header.status())) Miss(key, periods[i]);
       opened.emplace_back(header.status());
       continue;
     }

@@ -101,7 +101,8 @@ class RedisTier final : public LowerTier {
 
   // --- for operators, and placement -----------------------------------------------------------------------
 
-  /// What this process has found or put there in the last minutes, since when its node has not failed; asks nobody.
+  /// What this process has found or put there in the last minutes, since when its node has not failed and no such entry was
+  /// missed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
@@ -132,9 +133,13 @@ class RedisTier final : public LowerTier {
   /// Not waited for.
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
+  /// The entry is not there. If it should be, others may have gone with it, as with FLUSHALL: then nothing is believed to be
+  /// there any more, which costs a question for each of them that is offered again.
+  void Miss(const ChunkKey& key, uint64_t period);
   /// `period`: of the node, from before it told or was told.
   void Remember(const ChunkKey& key, absl::Duration left, uint64_t period);
   uint64_t PeriodOf(const ChunkKey& key) const { return cluster_->PeriodOf(redis::EntryKeys(key).Header()); }
+  bool IsKnown(const ChunkKey& key, uint64_t period) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsToBeErased(const ChunkAddress& address) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;

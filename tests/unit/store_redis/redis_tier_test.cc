@@ -228,6 +228,27 @@ TEST_F(RedisTierTest, WhatIsKnownToBeThereIsToldWithoutAsking) {
   EXPECT_FALSE(other->Contains(address.key));
 }
 
+TEST_F(RedisTierTest, OnceAnEntryIsMissedThatShouldBeThereAllAreOfferedAgain) {
+  const auto tier = OpenTier();
+  const ChunkAddress missed = SmallAddress(1), lost = SmallAddress(2), kept = SmallAddress(3);
+  for (const ChunkAddress& address : {missed, lost, kept}) ASSERT_TRUE(Put(*tier, address).ok());
+  EXPECT_FALSE(OpenNow(*tier, SmallAddress(4).key).ok());
+  EXPECT_TRUE(tier->Contains(lost.key)) << "the one that was missed had never been there";
+  for (const ChunkAddress& address : {missed, lost}) {
+    for (const std::string& key : KeysOf(address)) redis_.Erase(key);
+  }
+  EXPECT_TRUE(tier->Contains(lost.key)) << "nobody has told";
+  EXPECT_FALSE(OpenNow(*tier, missed.key).ok());
+  EXPECT_FALSE(tier->Contains(lost.key));
+  for (const ChunkAddress& address : {missed, lost, kept}) {
+    ASSERT_TRUE(Put(*tier, address).ok());
+    EXPECT_TRUE(tier->Contains(address.key));
+    EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
+  }
+  EXPECT_EQ(tier->Stats().puts, 5);
+  EXPECT_EQ(tier->Stats().duplicate_puts, 1) << "what is still there is not written again";
+}
+
 TEST_F(RedisTierTest, EraseLeavesNothing) {
   const auto tier = OpenTier();
   const ChunkAddress address = SmallAddress(1, 8, {0}, "tenant");
