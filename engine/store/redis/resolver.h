@@ -4,9 +4,8 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
-#include <deque>
+#include <functional>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
@@ -23,28 +22,33 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
+/// What getaddrinfo answers; `flags` as its hints have them. kUnavailable: there is no address, or nobody to ask.
+absl::StatusOr<std::vector<SocketAddress>> AskSystem(const Endpoint& endpoint, int flags);
+
 /// Runs getaddrinfo, which can't be told when to give up, on a thread of its own. Thread-safe.
 class Resolver {
  public:
-  Resolver() = default;
-  /// Waits for a lookup that is under way.
+  using Lookup = std::function<absl::StatusOr<std::vector<SocketAddress>>(const Endpoint& endpoint)>;
+
+  /// `lookup`: of names that are no addresses; called on the thread, perhaps still when this object is gone.
+  explicit Resolver(Lookup lookup = [](const Endpoint& endpoint) {
+    return AskSystem(endpoint, AI_ADDRCONFIG);
+  });
+  /// Waits for nothing: where a name server does not answer, a lookup may take minutes. What is under way goes on, and its thread
+  /// ends with it.
   ~Resolver();
+  Resolver(const Resolver&) = delete;
+  Resolver& operator=(const Resolver&) = delete;
 
   /// At least one address. kUnavailable: there is none. kDeadlineExceeded.
   absl::StatusOr<std::vector<SocketAddress>> Resolve(const Endpoint& endpoint, absl::Time deadline);
 
  private:
-  struct Query {
-    Endpoint endpoint;
-    bool done = false;
-    absl::StatusOr<std::vector<SocketAddress>> result = std::vector<SocketAddress>();
-  };
+  struct Shared;  // with the thread, which may outlive this object
+  static void Run(Shared& shared);
 
-  void Run();
-
+  const std::shared_ptr<Shared> shared_;
   absl::Mutex mutex_;
-  std::deque<std::shared_ptr<Query>> queries_ ABSL_GUARDED_BY(mutex_);
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);  // started by the first name that is no address
 };
 
