@@ -4,10 +4,10 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "server/http/answer.h"
+#include "server/http/request_head.h"
 
 namespace kvblend::server {
 namespace {
@@ -64,7 +64,7 @@ void Connection::Process() {
     const size_t consumed = parser_->Parse(input_, &problem);
     input_.erase(0, consumed);
     body_->Set(static_cast<int64_t>(parser_->body_bytes()));
-    if (problem.status != 0) return Refuse(problem.status, problem.message);
+    if (RefuseFor(problem)) return;
     if (!had_head && parser_->header_done()) {
       OnHead();
       if (state_ != State::kReceiving) break;
@@ -101,82 +101,38 @@ void Connection::OnHead() {
   if (head_only_) request.method = "GET";
   http_1_0_ = parser_->is_http_1_0();
   keep_alive_ = parser_->keep_alive();
-  const auto count = [&](std::string_view name) {
-    return std::count_if(request.headers.begin(), request.headers.end(),
-                         [&](const auto& header) { return header.first == name; });
-  };
-  const auto num_hosts = count("host");
-  if (num_hosts > 1 || (num_hosts == 0 && !http_1_0_)) {
-    return Refuse(400, absl::StrCat("the request has ", num_hosts, " Host headers; allowed: one"));
-  }
-  if (num_hosts == 1) {
-    const std::string problem = core_->options.allowed_hosts.Problem(*request.FindHeader("host"));
-    if (!problem.empty()) return Refuse(421, problem);
-  }
-  // What stands before this server may read another one of them than this server does.
-  if (const auto num_keys = count("authorization"); num_keys > 1) {
-    return Refuse(400, absl::StrCat("the request has ", num_keys, " Authorization headers; allowed: one"));
-  }
-  // Whatever is sent in another coding would end elsewhere for whoever understands it.
-  const std::string* coding = request.FindHeader("transfer-encoding");
-  if (coding != nullptr && (count("transfer-encoding") > 1 || !absl::EqualsIgnoreCase(*coding, "chunked"))) {
-    return Refuse(501,
-                  absl::StrCat("Transfer-Encoding is '", *coding, "'; implemented: one header, 'chunked'"));
-  }
-  // Whoever stands before this server and knows HTTP/1.0 only takes the body for what comes behind it (RFC 9112, 6.1).
-  if (coding != nullptr && http_1_0_) {
-    return Refuse(400, "the request is of HTTP/1.0 and has a Transfer-Encoding; allowed: Content-Length");
-  }
-  std::string_view target = parser_->target();
-  if (absl::StartsWithIgnoreCase(parser_->target(), "http://")) {  // as proxies write it
-    target.remove_prefix(std::min(target.find_first_of("/?", 7), target.size()));
-    request.path = "/";  // where there is none (RFC 9110, 4.2.3)
-  }
-  const size_t query = target.find('?');
-  if (query != std::string_view::npos) request.query = std::string(target.substr(query + 1));
-  target = target.substr(0, query);
-  const bool is_path =
-      target.empty() ? !request.path.empty() : target.front() == '/' && PercentDecode(target, &request.path);
-  if (!is_path) return Refuse(400, "the request's target is no path");
-  const Router::Route route = core_->router.Find(request.method, request.path);
-  if (route.handler == nullptr) {
-    if (route.allowed_methods.empty()) {
-      return Refuse(404, absl::StrCat("there is no ", request.method, " ", request.path));
-    }
-    const std::string allowed = absl::StrJoin(route.allowed_methods, ", ");
-    HttpResponse response = core_->error_page(
-        405, absl::StrCat(request.method, " ", request.path, " is not possible; allowed: ", allowed));
-    response.headers.emplace_back("Allow", allowed);
-    return Refuse(405, "", &response);
-  }
-  const std::string* expect = request.FindHeader("expect");
-  for (const auto& [name, value] : request.headers) {
-    if (name == "expect" && !absl::EqualsIgnoreCase(value, "100-continue")) {
-      return Refuse(417, absl::StrCat("Expect is '", value, "'; allowed: absent, or 100-continue"));
-    }
-  }
-  if (request.method == "POST") {
-    if (!parser_->tells_body_length())
-      return Refuse(411, "a POST needs a body, with Content-Length or in chunks");
-    const std::string* type = request.FindHeader("content-type");
-    const std::string given = type == nullptr ? "absent" : absl::StrCat("'", *type, "'");
-    if (type == nullptr ||
-        !absl::EqualsIgnoreCase(type->substr(0, type->find_first_of("; ")), "application/json")) {
-      return Refuse(415, absl::StrCat("Content-Type is ", given, "; allowed: application/json"));
-    }
-    const std::string* encoding = request.FindHeader("content-encoding");
-    if (encoding != nullptr && !absl::EqualsIgnoreCase(*encoding, "identity")) {
-      return Refuse(415, absl::StrCat("Content-Encoding is '", *encoding, "'; allowed: none"));
-    }
-  } else if (parser_->has_body()) {
-    return Refuse(413, absl::StrCat(request.method, " has a body; allowed: none"));
-  }
-  request.path_values = route.path_values;
-  handler_ = route.handler;
-  handler_kind_ = route.kind;
-  if (expect != nullptr && !http_1_0_ && parser_->has_body()) {
+  if (RefuseFor(CheckSingleHeaders(*parser_, core_->options.allowed_hosts))) return;
+  if (RefuseFor(CheckTransferEncoding(*parser_)) || RefuseFor(TakeTarget(*parser_))) return;
+  if (!FindHandler(request) || RefuseFor(CheckExpectAndBody(*parser_))) return;
+  if (request.FindHeader("expect") != nullptr && !http_1_0_ && parser_->has_body()) {
     Queue("HTTP/1.1 100 Continue\r\n\r\n", End::kNone, false);
   }
+}
+
+bool Connection::RefuseFor(const RequestParser::Problem& problem) {
+  if (problem.status == 0) return false;
+  Refuse(problem.status, problem.message);
+  return true;
+}
+
+bool Connection::FindHandler(HttpRequest& request) {
+  Router::Route route = core_->router.Find(request.method, request.path);
+  if (route.handler != nullptr) {
+    request.path_values = std::move(route.path_values);
+    handler_ = route.handler;
+    handler_kind_ = route.kind;
+    return true;
+  }
+  if (route.allowed_methods.empty()) {
+    Refuse(404, absl::StrCat("there is no ", request.method, " ", request.path));
+    return false;
+  }
+  const std::string allowed = absl::StrJoin(route.allowed_methods, ", ");
+  HttpResponse response = core_->error_page(
+      405, absl::StrCat(request.method, " ", request.path, " is not possible; allowed: ", allowed));
+  response.headers.emplace_back("Allow", allowed);
+  Refuse(405, "", &response);
+  return false;
 }
 
 void Connection::Dispatch() {

@@ -61,10 +61,15 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AwaitRequest();
   void Read();
   void Process();
+  /// Refuses what the headers tell is no request for any handler, before its body is read.
   void OnHead();
+  /// Of the request's path and method. False: there is none, and the request is refused.
+  bool FindHandler(HttpRequest& request);
   void Dispatch();
   /// Answers without a handler, and closes: what else the client sent may not be another request.
   void Refuse(int status, const std::string& message, HttpResponse* given = nullptr);
+  /// Whether there is one, and the request is refused for it.
+  bool RefuseFor(const RequestParser::Problem& problem);
   void DropRequest();
 
   struct Piece {
