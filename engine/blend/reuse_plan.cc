@@ -74,7 +74,7 @@ class Matcher {
       const PlannedSpan& span = *missing.span;
       const bool behind_anchor = span.kind == SpanKind::kChunk && options_.anchoring == Anchoring::kAnchored;
       AddMissing(behind_anchor ? absl::MakeConstSpan(layout_.anchor_ids) : absl::Span<const int32_t>(),
-                 TokensOf(layout_, span.begin, span.end), span.begin);
+                 TokensOf(layout_, span.begin, span.end), span);
     }
     if (options_.reuse != Reuse::kChunks) return;
     std::erase_if(wanted, [](const Wanted& missing) { return missing.span->kind != SpanKind::kChunk; });
@@ -188,8 +188,12 @@ class Matcher {
     plan_.spans.push_back(std::move(span));
   }
 
-  void AddMissing(absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids, int32_t begin) {
-    MissingEntry entry{{anchor_ids.begin(), anchor_ids.end()}, {token_ids.begin(), token_ids.end()}, begin};
+  void AddMissing(absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids,
+                  const PlannedSpan& span) {
+    MissingEntry entry{.anchor_ids = {anchor_ids.begin(), anchor_ids.end()},
+                       .token_ids = {token_ids.begin(), token_ids.end()},
+                       .begin = span.begin,
+                       .is_anchor = span.kind != SpanKind::kChunk};
     const auto same = [&](const MissingEntry& other) {
       return other.anchor_ids == entry.anchor_ids && other.token_ids == entry.token_ids;
     };

@@ -49,6 +49,7 @@ struct MissingEntry {
   std::vector<int32_t> anchor_ids;  // tokens that it is computed behind; empty: by itself
   std::vector<int32_t> token_ids;
   int32_t begin = 0;  // the first place in the prompt where it was missed
+  bool is_anchor = false;
   /// Some rows of the KV that the prompt computed for it; null: none were kept.
   std::shared_ptr<const FreshRows> fresh = {};
 };

@@ -33,7 +33,8 @@ double StoreMissTask::predicted_seconds_left() const {
 
 bool StoreMissTask::Advance(PromptRunner& runner) {
   if (storing_ == nullptr) {
-    storing_ = runner.BeginStoring(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids, {});
+    storing_ = runner.BeginStoring(caller().tenant_namespace, entry_.anchor_ids, entry_.token_ids,
+                                   {.label = entry_.is_anchor ? kAnchorLabel : ""});
   }
   const absl::StatusOr<bool> done = storing_->Step([this] { return cancellation().Check(); });
   if (done.ok() && !*done) return true;

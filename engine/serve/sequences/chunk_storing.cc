@@ -77,9 +77,9 @@ absl::Status ChunkStoring::LookUp() {
   // Insert serves both.
   if (anchor_ids_.empty()) return BeginComputing();
   // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
-  anchor_ =
-      std::make_unique<ChunkStoring>(engine_, tenant_namespace_, absl::Span<const int32_t>(), anchor_ids_,
-                                     StoreEntryOptions{.label = "anchor", .on_purpose = options_.on_purpose});
+  anchor_ = std::make_unique<ChunkStoring>(
+      engine_, tenant_namespace_, absl::Span<const int32_t>(), anchor_ids_,
+      StoreEntryOptions{.label = kAnchorLabel, .on_purpose = options_.on_purpose});
   stage_ = Stage::kAnchor;
   return absl::OkStatus();
 }

@@ -29,6 +29,9 @@ struct StoredChunk {
   double compute_seconds = 0;
 };
 
+/// What shows in lists of chunks that an entry is an anchor.
+inline constexpr char kAnchorLabel[] = "anchor";
+
 struct StoreEntryOptions {
   std::string label;
   bool pinned = false;

@@ -55,6 +55,8 @@ TEST_P(ReusePlanTest, AColdStoreNamesEveryEntryOnceAnchorFirst) {
   EXPECT_EQ(plan.missing[0].token_ids, anchor_);
   EXPECT_EQ(plan.missing[1].token_ids, chunks_[0]);
   EXPECT_EQ(plan.missing[2].token_ids, chunks_[1]);
+  EXPECT_TRUE(plan.missing[0].is_anchor);
+  EXPECT_FALSE(plan.missing[1].is_anchor);
   EXPECT_EQ(plan.computed.size(), plan.prompt_tokens);
 }
 

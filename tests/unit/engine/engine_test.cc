@@ -10,6 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::UnorderedElementsAre;
 
 class EngineTest : public EngineFixture {};
 
@@ -42,6 +43,11 @@ TEST_F(EngineTest, MissesAreStoredBehindTheResponseAndHitNextTime) {
   EXPECT_EQ(report.chunks[1].source, ChunkSource::kBlended);
   EXPECT_EQ(report.chunks[1].tier, Tier::kHostMemory);
   EXPECT_EQ(engine_->Stats().background_chunks_stored, 3);  // anchor and two chunks, each once
+  const auto stored = engine_->chunks().List(kAllNamespaces, "", 10);
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  std::vector<std::string> labels;
+  for (const ChunkInfo& chunk : stored->chunks) labels.push_back(chunk.label);
+  EXPECT_THAT(labels, UnorderedElementsAre("anchor", "", ""));
 }
 
 TEST_F(EngineTest, PutThenGenerateHitsAndRatioOneAnswersAsFullPrefillDoes) {
