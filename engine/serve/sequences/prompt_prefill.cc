@@ -348,7 +348,8 @@ int64_t PromptPrefill::computed_tokens() const {
   const double all = static_cast<double>(plan_.computed.size()) +
                      decision_.ratio * static_cast<double>(plan_.candidates.num_tokens);
   const double predicted = std::max(decision_.prediction->seconds, worked_seconds_);
-  return static_cast<int64_t>(std::ceil(all * worked_seconds_ / predicted));
+  // The share first: it is 1 at most, however sums round.
+  return static_cast<int64_t>(std::ceil(all * (worked_seconds_ / predicted)));
 }
 
 void PromptPrefill::Finish() {

@@ -87,7 +87,8 @@ class PromptPrefill {
   static int64_t PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
                               const BlendOptions& options, std::string_view tenant_namespace,
                               const PrefillRecord* again);
-  /// What it went on from is kept again, unless it is done.
+  /// What it went on from is kept again, unless it is done. What it has computed behind that goes: all rows of a pass are carried
+  /// through one layer after the other, so before its end there is no token with KV in all of them.
   ~PromptPrefill();
 
   /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the
