@@ -19,6 +19,11 @@ namespace kvblend::kernels {
 
 /// Thread-safe: several threads may run loops at once; each caller works on its own loop, so that a loop
 /// finishes even when all workers are busy elsewhere. Loops may not be nested.
+///
+/// Bodies do not throw: an exception ends the process, std::bad_alloc included. Bodies take what memory they need from ThreadScratch
+/// (scratch.h), blocks that a thread keeps and that come from the allocator few times in its life; what is large an operation takes
+/// before its loop. Systems that overcommit grant such blocks and end a process later if memory is short, so that an exception would
+/// come only under a limit of the address space (ulimit -v); to make a status of it, every operation would have to catch it.
 class ThreadPool {
  public:
   /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started, or as many as the system lets
