@@ -102,6 +102,20 @@ TEST_F(RealRedisTest, ServersShareAClusterThroughMovedSlotsAndADeadNode) {
   EXPECT_EQ(other->Stats().damaged_entries, 0);
 }
 
+TEST_F(RealRedisTest, WhatAFlushTookIsWrittenAgain) {
+  const TemporaryFolder folder;
+  const RedisServer server(folder, {});
+  const auto tier = OpenTier(TierOptions({server.endpoint()}));
+  for (int32_t i = 0; i < kChunks; ++i) ASSERT_TRUE(Put(*tier, SmallAddress(i)).ok());
+  ASSERT_TRUE(server.Call({"FLUSHALL"})->is_ok());
+  EXPECT_TRUE(absl::IsNotFound(OpenNow(*tier, SmallAddress(0).key).status()));
+  for (int32_t i = 0; i < kChunks; ++i) {
+    ASSERT_FALSE(tier->Contains(SmallAddress(i).key)) << i;
+    ASSERT_TRUE(Put(*tier, SmallAddress(i)).ok());
+    EXPECT_TRUE(ReadAndCompare(*tier, SmallAddress(i)).ok());
+  }
+}
+
 TEST_F(RealRedisTest, ANodeThatAnswersNothingCostsTheBudget) {
   const TemporaryFolder folder;
   const RedisServer server(folder, {});
