@@ -43,9 +43,9 @@ inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 
 /// Groups of values with a smaller maximum get codes of 0: the inverse of their step need not be finite.
 inline constexpr float kSmallestCoded = 0x1p-110f;
-/// The largest magnitudes of codes: head_dim products of a query's and a key's, and kPanelKeys of a weight's (a
-/// probability times the step of its value) and a value's, stay below 2^31. Each is at least twelve bits where heads have
-/// up to 128 channels.
+/// The largest magnitudes of codes: head_dim products of a query's and a key's, and kKeyBlock of a weight's (a
+/// probability times the step of its value) and a value's, stay below 2^31. Those of queries and keys are at least twelve bits
+/// where heads have up to 128 channels.
 struct CodeLimits {
   float query, key;
 };
@@ -56,9 +56,10 @@ inline constexpr CodeLimits CodeLimitsOf(int64_t head_dim) {
   return {static_cast<float>((int64_t{1} << (bits - key_bits)) - 1),
           static_cast<float>((int64_t{1} << key_bits) - 1)};
 }
-inline constexpr float kWeightLimit = 8191, kValueLimit = 4095;
+/// Of a weight, of all of a row's and a block's together, and of a value.
+inline constexpr float kWeightLimit = 32767, kWeightSumLimit = 524000, kValueLimit = 4095;
 static_assert(CodeLimitsOf(64).query == 8191 && CodeLimitsOf(64).key == 4095);
-static_assert(8191ll * 4095 * kPanelKeys < (1ll << 31));
+static_assert((524000ll + kKeyBlock / 2) * 4095 < (1ll << 31));  // each code is rounded
 /// More channels would leave too few bits.
 inline constexpr int64_t kMaxCodeHeadDim = 512;
 

@@ -126,9 +126,11 @@ HWY_INLINE hn::Vec<D> AtMost(D d, hn::Vec<D> v, float bound) {
 #endif
 }
 
-// 2^x for x <= 0 with a relative error below 2e-7; below 2^-126 the result is 2^-126 instead of a subnormal. NaN stays NaN.
-template <class D>
+// 2^x for x <= 0 with a relative error below 2e-7, or 2.7e-6 with kDegree 4; below 2^-126 the result is 2^-126 instead of a
+// subnormal. NaN stays NaN.
+template <int kDegree = 5, class D>
 HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
+  static_assert(kDegree == 4 || kDegree == 5);
   const hn::RebindToUnsigned<D> d32;
   x = AtLeast(d, x, -126.0f);
   // Adding 1.5 * 2^23 rounds x to an integer k and leaves it in the low bits, with 128 more k + 128: the exponent of
@@ -136,12 +138,16 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   const auto magic = hn::Set(d, 12582912.0f + 128.0f);
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));  // in [-0.5, 0.5]
-  // Half of a minimax polynomial of degree 5 for 2^f, relative error 7.5e-8.
-  auto p = hn::MulAdd(hn::Set(d, 0.0013276467797787374f / 2), f, hn::Set(d, 0.009675540961325169f / 2));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.05550713464617729f / 2));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.24022120237350464f / 2));
-  p = hn::MulAdd(p, f, hn::Set(d, 0.6931469440460205f / 2));
-  p = hn::MulAdd(p, f, hn::Set(d, 1.0000001192092896f / 2));
+  // Half of a minimax polynomial for 2^f, relative error 7.5e-8 or 2.6e-6.
+  const auto coefficient = [d](float of_degree_4, float of_degree_5) HWY_ATTR {
+    return hn::Set(d, (kDegree == 4 ? of_degree_4 : of_degree_5) / 2);
+  };
+  auto p = coefficient(0.009570102f, 0.009675540961325169f);
+  if constexpr (kDegree == 5) p = hn::MulAdd(hn::Set(d, 0.0013276467797787374f / 2), f, p);
+  p = hn::MulAdd(p, f, coefficient(0.055917863f, 0.05550713464617729f));
+  p = hn::MulAdd(p, f, coefficient(0.24024744f, 0.24022120237350464f));
+  p = hn::MulAdd(p, f, coefficient(0.6931218f, 0.6931469440460205f));
+  p = hn::MulAdd(p, f, coefficient(0.9999993f, 1.0000001192092896f));
   return hn::Mul(p, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(d32, shifted))));
 }
 

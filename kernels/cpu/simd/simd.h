@@ -24,6 +24,8 @@ std::string TargetName();
 /// The vectors' tiles with bf16 operands where `wanted` is kBF16 and the processor multiplies them, those
 /// with f32 operands otherwise.
 const Tiles& GetTiles(DataType wanted);
+/// All but the products of tiles of 16-bit codes, of which scores and probabilities are f32.
+const Tiles& GetCodeWordTiles();
 
 // --- tiles_int16.cc ---
 

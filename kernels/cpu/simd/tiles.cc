@@ -28,6 +28,22 @@ static_assert(kTileRows <= kMaxTileRows);
 // Sums, a row's word and as many columns as these have must fit into the registers.
 constexpr int kMaxVectors = HWY_CAP_GE512 || HWY_TARGET == HWY_NEON ? 4 : 2;
 
+// 2^x for x <= 0 with a relative error below 2.6e-6; NaN stays NaN.
+HWY_INLINE F32s CoarseExp2(F32s x) {
+  const TileF32 d;
+#if HWY_CAP_GE512
+  const F32s f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // x - floor(x)
+  // Minimax polynomial of degree 4 for 2^f in [0, 1).
+  auto p = hn::MulAdd(hn::Set(d, 0.013534167f), f, hn::Set(d, 0.052011464f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.24144275f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0.69300383f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0000026f));
+  return F32s{_mm512_scalef_ps(p.raw, x.raw)};  // times 2^floor(x)
+#else
+  return simd::HWY_NAMESPACE::Exp2<4>(d, x);
+#endif
+}
+
 struct F32Words {
   static constexpr char kName[] = "f32";
   static constexpr DataType kType = DataType::kF32;
@@ -42,6 +58,11 @@ struct F32Words {
   }
 };
 
+// What becomes codes of 16 bits (tiles_int16.cc): f32 until then.
+struct CodeWords : F32Words {
+  static HWY_INLINE F32s Exp2(F32s x) { return CoarseExp2(x); }
+};
+
 #if KVBLEND_BF16_WORDS
 struct Bf16Words {
   static constexpr char kName[] = "avx512_bf16";
@@ -50,17 +71,7 @@ struct Bf16Words {
   static HWY_INLINE F32s MulAdd(Words a, Words b, F32s sum) {
     return F32s{_mm512_dpbf16_ps(sum.raw, (__m512bh)a.raw, (__m512bh)b.raw)};
   }
-  // 2^x for x <= 0 with a relative error below 2.6e-6, a thousandth of what rounding to bf16 adds.
-  static HWY_INLINE F32s Exp2(F32s x) {
-    const TileF32 d;
-    const F32s f{_mm512_reduce_ps(x.raw, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};  // x - floor(x)
-    // Minimax polynomial of degree 4 for 2^f in [0, 1).
-    auto p = hn::MulAdd(hn::Set(d, 0.013534167f), f, hn::Set(d, 0.052011464f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.24144275f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.69300383f));
-    p = hn::MulAdd(p, f, hn::Set(d, 1.0000026f));
-    return F32s{_mm512_scalef_ps(p.raw, x.raw)};  // times 2^floor(x)
-  }
+  static HWY_INLINE F32s Exp2(F32s x) { return CoarseExp2(x); }  // its error is a thousandth of bf16's
   static HWY_INLINE void Store(F32s v, void* out, int64_t i) {
     const __m256bh rounded = _mm512_cvtneps_pbh(v.raw);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<uint16_t*>(out) + i), (__m256i)rounded);
@@ -231,12 +242,24 @@ HWY_INLINE void ForVisible(VisibleKeys visible, const Whole& whole, const Part& 
 
 HWY_INLINE float MaxOfVisible(const float* scores, VisibleKeys visible) {
   const TileF32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const F32s lowest = hn::Set(d, -HUGE_VALF);
   F32s max = lowest;
-  ForVisible(
-      visible, [&](int64_t j) KVBLEND_BF16_ATTR { max = hn::Max(max, hn::LoadU(d, scores + j)); },
-      [&](int64_t j, auto mask)
-          KVBLEND_BF16_ATTR { max = hn::Max(max, hn::IfThenElse(mask, hn::LoadU(d, scores + j), lowest)); });
+  // In four chains: in one, each vector would wait for the one before it.
+  const int64_t begin = RoundUp(visible.begin, lanes), end = visible.end - 4 * lanes;
+  int64_t j = begin;
+  if (j <= end) {
+    F32s chains[4] = {lowest, lowest, lowest, lowest};
+    for (; j <= end; j += 4 * lanes) {
+      for (int64_t i = 0; i < 4; ++i) chains[i] = hn::Max(chains[i], hn::LoadU(d, scores + j + i * lanes));
+    }
+    max = hn::Max(hn::Max(chains[0], chains[1]), hn::Max(chains[2], chains[3]));
+  }
+  const auto part = [&](int64_t at, auto mask) KVBLEND_BF16_ATTR {
+    max = hn::Max(max, hn::IfThenElse(mask, hn::LoadU(d, scores + at), lowest));
+  };
+  if (begin > visible.begin) part(begin - lanes, VisibleLanes(visible, begin - lanes));
+  for (; j < visible.end; j += lanes) part(j, VisibleLanes(visible, j));
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
@@ -332,7 +355,8 @@ void AddMass(const float* scores, const VisibleKeys* visible, const float* offse
 
 // --- the table ---
 
-template <class Operands>
+// Probabilities: the operands of the second product, or what it makes them from.
+template <class Operands, class Probabilities = Operands>
 constexpr Tiles MakeTiles() {
   return {.name = Operands::kName,
           .dtype = Operands::kType,
@@ -340,11 +364,11 @@ constexpr Tiles MakeTiles() {
           .step_unit = 1,
           .linear = &Linear<Operands>,
           .scores = &Scores<Operands>,
-          .softmax = &Softmax<Operands>,
+          .softmax = &Softmax<Probabilities>,
           .add_values = &AddValues<Operands>,
           .add_weighted = &AddWeighted<Operands>,
-          .max_and_sum = &MaxAndSum<Operands>,
-          .add_mass = &AddMass<Operands>};
+          .max_and_sum = &MaxAndSum<Probabilities>,
+          .add_mass = &AddMass<Probabilities>};
 }
 
 const Tiles& TilesImpl([[maybe_unused]] DataType wanted) {
@@ -356,6 +380,11 @@ const Tiles& TilesImpl([[maybe_unused]] DataType wanted) {
   return kF32;
 }
 
+const Tiles& CodeWordTilesImpl() {
+  static constexpr Tiles kCodes = MakeTiles<F32Words, CodeWords>();
+  return kCodes;
+}
+
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
 KVBLEND_AFTER_BF16_NAMESPACE();
 
@@ -363,8 +392,10 @@ KVBLEND_AFTER_BF16_NAMESPACE();
 namespace kvblend::kernels::simd {
 
 HWY_EXPORT(TilesImpl);
+HWY_EXPORT(CodeWordTilesImpl);
 
 const Tiles& GetTiles(DataType wanted) { return HWY_DYNAMIC_DISPATCH(TilesImpl)(wanted); }
+const Tiles& GetCodeWordTiles() { return HWY_DYNAMIC_DISPATCH(CodeWordTilesImpl)(); }
 
 }  // namespace kvblend::kernels::simd
 #endif  // HWY_ONCE

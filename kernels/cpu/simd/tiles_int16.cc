@@ -132,88 +132,145 @@ void CodeScores(const uint32_t* queries, const uint32_t* const* panels, int64_t 
   }
 }
 
-// Probabilities times the values' steps as codes, with a step of their own for a row's keys of one panel.
+// Weights are probabilities times the steps of their values. Those of a tile and a block of keys as codes, with one step for each
+// row.
 struct WeightCodes {
-  alignas(64) int16_t codes[kCodeTileRows][kPanelKeys];
+  alignas(64) int16_t codes[kCodeTileRows][kKeyBlock];
   float steps[kCodeTileRows];
 };
 
-// Where some value is not finite: rows that give it weight get NaN, others nothing of it.
-HWY_INLINE float StepOfNotFinite(const float* probabilities, const float* value_steps, int64_t keys,
-                                 float* finite) {
+// The steps of a block's values, by panels.
+struct ValueSteps {
+  const float* panels[kKeyBlock / kPanelKeys];
+};
+
+// Calls body(panel, its first key, its keys).
+template <class Body>
+HWY_INLINE void ForPanels(int64_t keys, const Body& body) {
+  for (int64_t panel = 0; panel * kPanelKeys < keys; ++panel) {
+    const int64_t first = panel * kPanelKeys;
+    body(panel, first, std::min(kPanelKeys, keys - first));
+  }
+}
+
+HWY_INLINE bool AllFinite(const ValueSteps& steps, int64_t keys) {
+  const CodeF32 d;
+  auto not_finite = hn::Zero(d);
+  ForPanels(keys, [&](int64_t panel, int64_t, int64_t count) HWY_ATTR {
+    for (int64_t j = 0; j < count; j += kCodeLanes) {
+      not_finite = hn::MulAdd(hn::LoadU(d, steps.panels[panel] + j), hn::Zero(d), not_finite);
+    }
+  });
+  return hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
+}
+
+// A row's step where some values are not finite: NaN where the row gives one of them weight, 0 where it sees nothing of them.
+// finite: the steps with 0 in their place
+float StepOfNotFinite(const float* probabilities, const ValueSteps& steps, int64_t keys, float* finite) {
   int64_t seen = 0;  // counted: g++ 12 takes a loop that sets a float to NaN for a search of the largest
   for (int64_t key = 0; key < keys; ++key) {
-    const bool is_finite = std::isfinite(value_steps[key]);
+    const float step = steps.panels[key / kPanelKeys][key % kPanelKeys];
+    const bool is_finite = std::isfinite(step);
     seen += !is_finite && probabilities[key] != 0 ? 1 : 0;
-    finite[key] = is_finite ? value_steps[key] : 0.0f;
+    finite[key] = is_finite ? step : 0.0f;
   }
   return seen == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
-// The nearest codes of kKeyStep weights, which fit: Highway's conversions would look for those that don't.
-HWY_INLINE void StoreCodes(const float* weights, hn::Vec<CodeF32> inverse, int16_t* codes) {
-  const auto code = [&](int64_t lane)
-                        HWY_ATTR { return hn::Mul(hn::Load(CodeF32(), weights + lane), inverse).raw; };
+// The nearest codes of kCodesAtOnce weights, which fit: Highway's conversions would look for those that don't.
+constexpr int64_t kCodesAtOnce = 2 * kCodeLanes;
+HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int16_t* codes) {
+  // Packing takes parts of 128 bits in turn.
 #if HWY_TARGET == HWY_AVX2
-  const __m256i low = _mm256_cvtps_epi32(code(0)), high = _mm256_cvtps_epi32(code(kCodeLanes));
-  // Packing takes halves of 128 bits in turn.
-  const __m256i all = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xD8);
+  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(first.raw), _mm256_cvtps_epi32(second.raw));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_permute4x64_epi64(packed, 0xD8));
 #else
-  const __m256i all = _mm512_cvtepi32_epi16(_mm512_cvtps_epi32(code(0)));
+  const __m512i packed = _mm512_packs_epi32(_mm512_cvtps_epi32(first.raw), _mm512_cvtps_epi32(second.raw));
+  const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, packed));
 #endif
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), all);
 }
 
-// keys: a multiple of kKeyStep; where it is a constant, loops over a whole panel are unrolled
-template <class Keys>
-HWY_INLINE void EncodeWeights(const float* probabilities, const float* value_steps, Keys keys,
-                              WeightCodes& out) {
+// Codes that a unit of a row's weights has: as many as 16 bits hold of the largest of them, and sums in 32 bits of all. A row
+// that looks at few keys has more bits for them than one that looks at many, whose roundings cancel out.
+HWY_INLINE float CodesPerUnit(const float* probabilities, const ValueSteps& steps, int64_t keys) {
   const CodeF32 d;
-  auto not_finite = hn::Zero(d);
-  for (int64_t j = 0; j < keys; j += kCodeLanes) {
-    not_finite = hn::MulAdd(hn::LoadU(d, value_steps + j), hn::Zero(d), not_finite);
-  }
-  const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
-  alignas(64) float weights[kCodeTileRows][kPanelKeys];
-  float tops[kCodeTileRows], units[kCodeTileRows] = {}, replaced[kPanelKeys];
-  for (int64_t r = 0; r < kCodeTileRows; ++r) {
-    const float* row = probabilities + r * kKeyBlock;
-    const float* steps = value_steps;
-    if (!finite) {
-      units[r] = StepOfNotFinite(row, value_steps, keys, replaced);
-      steps = replaced;
+  constexpr int kChains = 2;  // each vector would wait for the one before it
+  hn::Vec<CodeF32> largest[kChains], sums[kChains];
+  for (int i = 0; i < kChains; ++i) largest[i] = sums[i] = hn::Zero(d);
+  const auto add = [&](int chain, const float* p, const float* step) HWY_ATTR {
+    const auto weight = hn::Mul(hn::LoadU(d, p), hn::LoadU(d, step));
+    largest[chain] = hn::Max(largest[chain], weight);
+    sums[chain] = hn::Add(sums[chain], weight);
+  };
+  ForPanels(keys, [&](int64_t panel, int64_t first, int64_t count) HWY_ATTR {
+    const float *p = probabilities + first, *step = steps.panels[panel];
+    int64_t j = 0;
+    for (; j + kChains * kCodeLanes <= count; j += kChains * kCodeLanes) {
+      for (int i = 0; i < kChains; ++i) add(i, p + j + i * kCodeLanes, step + j + i * kCodeLanes);
     }
-    auto largest = hn::Zero(d);
-    for (int64_t j = 0; j < keys; j += kCodeLanes) {
-      const auto weight = hn::Mul(hn::LoadU(d, row + j), hn::LoadU(d, steps + j));
-      hn::Store(weight, d, weights[r] + j);
-      largest = hn::Max(largest, weight);
+    for (; j < count; j += kCodeLanes) add(0, p + j, step + j);
+  });
+  const float top = hn::GetLane(hn::MaxOfLanes(d, hn::Max(largest[0], largest[1])));
+  const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(sums[0], sums[1])));
+  // Weights too small for an inverse are nothing beside any other block's.
+  return top >= kSmallestCoded ? std::min(kWeightLimit / top, kWeightSumLimit / sum) : 0.0f;
+}
+
+// Returns the row's step.
+HWY_INLINE float EncodeRow(const float* probabilities, const ValueSteps& steps, int64_t keys,
+                           int16_t* codes) {
+  const CodeF32 d;
+  const float per_unit = CodesPerUnit(probabilities, steps, keys);
+  ForPanels(keys, [&](int64_t panel, int64_t first, int64_t count) HWY_ATTR {
+    const auto scaled = [&](int64_t j) HWY_ATTR {
+      return hn::Mul(hn::Mul(hn::LoadU(d, probabilities + first + j), hn::Set(d, per_unit)),
+                     hn::LoadU(d, steps.panels[panel] + j));
+    };
+    int64_t j = 0;
+    for (; j + kCodesAtOnce <= count; j += kCodesAtOnce) {
+      StoreCodes(scaled(j), scaled(j + kCodeLanes), codes + first + j);
     }
-    tops[r] = hn::GetLane(hn::MaxOfLanes(d, largest));
-  }
-  // All rows' largest weights are searched before any is divided by, so that no row waits for another.
-  for (int64_t r = 0; r < kCodeTileRows; ++r) {
-    // Weights too small for an inverse are nothing beside any other panel's.
-    const float inverse = tops[r] >= kSmallestCoded ? kWeightLimit / tops[r] : 0.0f;
-    for (int64_t j = 0; j < keys; j += kKeyStep) {
-      StoreCodes(weights[r] + j, hn::Set(d, inverse), out.codes[r] + j);
+    if (j < count) StoreCodes(scaled(j), hn::Zero(d), codes + first + j);
+  });
+  return per_unit == 0.0f ? 0.0f : 1.0f / per_unit;
+}
+
+HWY_INLINE void EncodeWeights(const float* probabilities, const ValueSteps& steps, int64_t keys,
+                              WeightCodes& out) {
+  const bool all_finite = AllFinite(steps, keys);
+  for (int64_t r = 0; r < kCodeTileRows; ++r, probabilities += kKeyBlock) {
+    if (all_finite) {
+      out.steps[r] = EncodeRow(probabilities, steps, keys, out.codes[r]);
+      continue;
     }
-    out.steps[r] = units[r] + (inverse == 0 ? 0.0f : tops[r] * (1 / kWeightLimit));
+    float replaced[kKeyBlock];
+    ValueSteps finite;
+    ForPanels(keys, [&](int64_t panel, int64_t first, int64_t)
+                        HWY_ATTR { finite.panels[panel] = replaced + first; });
+    const float unit = StepOfNotFinite(probabilities, steps, keys, replaced);
+    out.steps[r] = unit + EncodeRow(probabilities, finite, keys, out.codes[r]);
   }
 }
 
 template <bool kVnni, int kVectors>
-HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel, const uint32_t* next,
-                               int64_t steps, int64_t columns, const float* alphas, float* out) {
+HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* const* panels, int64_t steps,
+                               int64_t column, int64_t columns, const float* alphas, float* out) {
   const CodeF32 d;
   Sums sums[kCodeTileRows][kVectors];
   ClearSums(sums);
-  MultiplyCodes<kVnni, kVectors>(reinterpret_cast<const uint32_t*>(weights.codes), kPanelKeys / 2, panel,
-                                 next, columns, steps, sums);
+  constexpr int64_t kPanelSteps = kPanelKeys / 2;
+  const auto* codes = reinterpret_cast<const uint32_t*>(weights.codes);
+  for (int64_t step = 0; step < steps; step += kPanelSteps) {
+    const uint32_t* panel = *panels++;
+    const uint32_t* next = step + kPanelSteps < steps ? *panels : panel;
+    MultiplyCodes<kVnni, kVectors>(codes + step, kKeyBlock / 2, panel + column, next + column, columns,
+                                   std::min(kPanelSteps, steps - step), sums);
+  }
   for (int64_t r = 0; r < kCodeTileRows; ++r) {
     const auto step = hn::Set(d, weights.steps[r]), alpha = hn::Set(d, alphas[r]);
     for (int v = 0; v < kVectors; ++v) {
-      float* target = out + r * columns + v * kCodeLanes;
+      float* target = out + r * columns + column + v * kCodeLanes;
       const auto before = hn::Mul(hn::LoadU(d, target), alpha);
       hn::StoreU(hn::MulAdd(hn::ConvertTo(d, sums[r][v]), step, before), d, target);
     }
@@ -223,30 +280,20 @@ HWY_INLINE void AddCodeColumns(const WeightCodes& weights, const uint32_t* panel
 template <bool kVnni>
 void AddCodeValues(const uint32_t* probabilities, const uint32_t* const* panels, int64_t steps,
                    int64_t columns, const float* alphas, float* out) {
-  constexpr int64_t kPanelSteps = kPanelKeys / 2;
-  const float ones[kCodeTileRows] = {1, 1, 1, 1, 1, 1};
-  WeightCodes weights;
-  for (int64_t step = 0; step < steps; step += kPanelSteps, alphas = ones) {
-    const uint32_t* panel = *panels++;
-    const uint32_t* next = step + kPanelSteps < steps ? *panels : panel;
-    const int64_t count = std::min(kPanelSteps, steps - step);
-    const float *rows = reinterpret_cast<const float*>(probabilities) + 2 * step,
-                *value_steps = reinterpret_cast<const float*>(panel + kPanelSteps * columns);
-    if (count == kPanelSteps) {
-      EncodeWeights(rows, value_steps, std::integral_constant<int64_t, kPanelKeys>(), weights);
-    } else {
-      EncodeWeights(rows, value_steps, 2 * count, weights);
-    }
-    ForCodeColumns(columns, [&](auto vectors, int64_t column) HWY_ATTR {
-      AddCodeColumns<kVnni, vectors()>(weights, panel + column, next + column, count, columns, alphas,
-                                       out + column);
-    });
+  ValueSteps value_steps;
+  for (int64_t p = 0; p * kPanelKeys < 2 * steps; ++p) {
+    value_steps.panels[p] = reinterpret_cast<const float*>(panels[p] + kPanelKeys / 2 * columns);
   }
+  WeightCodes weights;
+  EncodeWeights(reinterpret_cast<const float*>(probabilities), value_steps, 2 * steps, weights);
+  ForCodeColumns(columns, [&](auto vectors, int64_t column) HWY_ATTR {
+    AddCodeColumns<kVnni, vectors()>(weights, panels, steps, column, columns, alphas, out);
+  });
 }
 
 template <bool kVnni>
 Tiles MakeInt16Tiles() {
-  Tiles result = GetTiles(DataType::kF32);
+  Tiles result = GetCodeWordTiles();
   result.name = kVnni ? "int16_vnni" : "int16";
   result.codes = true;
   result.rows = kCodeTileRows;

@@ -28,30 +28,31 @@ class Int16AttentionTest : public testing::TestWithParam<bool> {
 };
 
 // Equal channels are all coded as the limit, so that products of 32 bits are the largest in every lane; equal scores give
-// equal weights, whose sums with equal values are the largest too.
+// equal weights, whose sums with equal values are the largest too, most of all where they fill a block of keys.
 TEST_P(Int16AttentionTest, TheLargestSumsDoNotOverflow) {
-  for (const int32_t head_dim : {1, 2, 33, 64, 65, 96, 128, 129, 256, 500, 512}) {
-    for (const float sign : {1.0f, -1.0f}) {
-      SCOPED_TRACE(testing::Message() << "head_dim " << head_dim << ", sign " << sign);
-      constexpr int32_t kKeys = 130;
-      const BatchCase batch{.sequences = {{kKeys, Range(kKeys - 20, kKeys)}}};
-      PagedBatch kv(*backend_, batch, 1, head_dim, kBF16, rng_);
-      Tensor q(*backend_, kF32, 20, head_dim);
-      q.Fill([](int64_t row, int64_t) { return row % 2 == 0 ? 3.0f : -3.0f; });
-      // One key has scores of the other sign, so the softmax shows whether they were right.
-      const int64_t other = kv.SlotRow(0, 7, 0);
-      kv.k_tensor().Fill([&](int64_t row, int64_t) { return row == other ? -sign : sign; });
-      kv.v_tensor().Fill([&](int64_t row, int64_t) { return row == other ? 5.0f : -1.0f; });
-      const float scale = 1.0f / static_cast<float>(head_dim);
-      Tensor out = Attend(kv, q, 1, scale);
-      out.Download();
-      for (int64_t row = 0; row < 20; ++row) {
-        const double score = (row % 2 == 0 ? 3.0 : -3.0) * sign;
-        const double keys = kKeys - 20 + static_cast<double>(row);  // beside the other one
-        const double weight = std::exp(-score) / (std::exp(-score) + keys * std::exp(score));
-        for (int64_t d = 0; d < head_dim; ++d) {
-          // Three roundings to twelve or more bits, of a score of 3 and of weights and values of up to 5.
-          ASSERT_NEAR(out.at(row, d), 5 * weight - (1 - weight), 6 * 6 * 0x1p-11) << row << ", " << d;
+  for (const int32_t num_keys : {130, 600}) {
+    for (const int32_t head_dim : {1, 2, 33, 64, 65, 96, 128, 129, 256, 500, 512}) {
+      for (const float sign : {1.0f, -1.0f}) {
+        SCOPED_TRACE(testing::Message() << num_keys << " keys, head_dim " << head_dim << ", sign " << sign);
+        const BatchCase batch{.sequences = {{num_keys, Range(num_keys - 20, num_keys)}}};
+        PagedBatch kv(*backend_, batch, 1, head_dim, kBF16, rng_);
+        Tensor q(*backend_, kF32, 20, head_dim);
+        q.Fill([](int64_t row, int64_t) { return row % 2 == 0 ? 3.0f : -3.0f; });
+        // One key has scores of the other sign, so the softmax shows whether they were right.
+        const int64_t other = kv.SlotRow(0, 7, 0);
+        kv.k_tensor().Fill([&](int64_t row, int64_t) { return row == other ? -sign : sign; });
+        kv.v_tensor().Fill([&](int64_t row, int64_t) { return row == other ? 5.0f : -1.0f; });
+        const float scale = 1.0f / static_cast<float>(head_dim);
+        Tensor out = Attend(kv, q, 1, scale);
+        out.Download();
+        for (int64_t row = 0; row < 20; ++row) {
+          const double score = (row % 2 == 0 ? 3.0 : -3.0) * sign;
+          const double keys = num_keys - 20 + static_cast<double>(row);  // beside the other one
+          const double weight = std::exp(-score) / (std::exp(-score) + keys * std::exp(score));
+          for (int64_t d = 0; d < head_dim; ++d) {
+            // Three roundings to twelve or more bits, of a score of 3 and of weights and values of up to 5.
+            ASSERT_NEAR(out.at(row, d), 5 * weight - (1 - weight), 6 * 6 * 0x1p-11) << row << ", " << d;
+          }
         }
       }
     }
