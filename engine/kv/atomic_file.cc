@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <fstream>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -28,11 +27,17 @@ absl::Status Sync(int file, const std::string& path) {
   return absl::OkStatus();
 }
 
+absl::Status NotRegular(const std::string& path) {
+  return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file; allowed: one, or a new name"));
+}
+
 /// Opens `path` for this process alone, which may have been left by one that died: empty, and locked until it is closed.
 absl::StatusOr<int> CreateAlone(const std::string& path) {
   while (true) {
-    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
-    if (file < 0) return SystemError("cannot create", path);
+    // Not to wait for whoever reads from a pipe, nor to empty what a link points to.
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0644);
+    if (file < 0)
+      return errno == ENXIO || errno == ELOOP ? NotRegular(path) : SystemError("cannot create", path);
     absl::Cleanup close_file = [file] { close(file); };
     if (flock(file, LOCK_EX | LOCK_NB) != 0) {
       if (errno == EWOULDBLOCK) {
@@ -44,6 +49,7 @@ absl::StatusOr<int> CreateAlone(const std::string& path) {
     // Whoever had the lock before may have given the file its final name since it was opened here.
     struct stat opened, named;
     if (fstat(file, &opened) != 0) return SystemError("cannot look at", path);
+    if (!S_ISREG(opened.st_mode)) return NotRegular(path);
     if (stat(path.c_str(), &named) != 0 || named.st_ino != opened.st_ino || named.st_dev != opened.st_dev) {
       continue;
     }
@@ -79,9 +85,7 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 absl::Status CheckReplaceable(const std::string& path) {
   struct stat named;
-  if (stat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file; allowed: one, or a new name"));
-  }
+  if (stat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) return NotRegular(path);
   const std::string part = PartOf(path);
   KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
   unlink(part.c_str());  // as long as nobody else may write it
@@ -112,15 +116,22 @@ absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return SystemError("cannot open", path);
+  // Not to wait for whoever writes into a pipe.
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return SystemError("cannot open", path);
+  const absl::Cleanup close_file = [file] { close(file); };
+  struct stat opened;
+  if (fstat(file, &opened) != 0) return SystemError("cannot look at", path);
+  if (!S_ISREG(opened.st_mode)) return NotRegular(path);
   std::string bytes, block(size_t{1} << 16, '\0');
-  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
-    bytes.append(block, 0, static_cast<size_t>(file.gcount()));
+  while (true) {
+    const ssize_t count = read(file, block.data(), block.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return absl::DataLossError(absl::StrCat("cannot read ", path));
+    if (count == 0) return bytes;
+    bytes.append(block, 0, static_cast<size_t>(count));
     if (std::string_view(bytes).substr(0, magic.size()) != magic) return bytes;
   }
-  if (file.bad()) return absl::DataLossError(absl::StrCat("cannot read ", path));
-  return bytes;
 }
 
 }  // namespace kvblend::kv

@@ -1,4 +1,5 @@
 """A server learns a correction from what it serves, keeps it over restarts and kills, and is steered by calls."""
+import os
 import signal
 
 import pytest
@@ -110,6 +111,17 @@ def test_a_killed_server_leaves_what_was_learned_or_what_was_before(start, tmp_p
     wait_until(lambda: show(second).tokens > recalled.tokens, "two more chunks to be learned from")
     assert second.stop() == 0
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_what_is_no_file_under_the_names_of_what_was_learned_is_named_and_not_read(start, tmp_path):
+    for name in ("learned.kvmoments", "learned.kvcorrection"):
+        os.mkfifo(tmp_path / name)
+    server = start()  # without waiting for whoever writes into them
+    for name in ("learned.kvmoments", "learned.kvcorrection"):
+        assert f"{tmp_path / name} is no regular file" in server.log()
+    ask(server, 0)
+    wait_until(lambda: show(server).tokens, "chunks to be learned from")
+    assert server.stop() == 0
 
 
 def test_two_servers_on_one_redis_learn_together(v1, start, tmp_path):

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -79,6 +80,28 @@ TEST_F(AtomicFileTest, SaysBeforehandWhatCannotBeWritten) {
   EXPECT_EQ(CheckReplaceable(path_).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(std::filesystem::exists(path_ + ".part"));
   close(busy);
+}
+
+TEST_F(AtomicFileTest, APipeIsNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0644), 0);
+  for (const std::string& other : {path_, folder_.path(), std::string("/dev/zero")}) {
+    const auto bytes = ReadWholeFile(other, "");
+    EXPECT_EQ(bytes.status().code(), absl::StatusCode::kInvalidArgument) << bytes.status();
+    EXPECT_THAT(bytes.status().message(), testing::HasSubstr(other));
+  }
+  ASSERT_EQ(mkfifo((path_ + "2.part").c_str(), 0644), 0);
+  for (const absl::Status& refused : {CheckReplaceable(path_ + "2"), ReplaceFile(path_ + "2", "new")}) {
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(refused.message(), testing::HasSubstr(path_ + "2.part"));
+  }
+}
+
+TEST_F(AtomicFileTest, WhatALinkPointsToStaysAsItIs) {
+  const std::string precious = folder_.path() + "/precious";
+  std::ofstream(precious) << "precious";
+  std::filesystem::create_symlink(precious, path_ + ".part");
+  EXPECT_EQ(ReplaceFile(path_, "new").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(*ReadWholeFile(precious, ""), "precious");
 }
 
 TEST_F(AtomicFileTest, IsRemovedOnce) {
