@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -55,6 +57,13 @@ std::string Place(const std::string& address, int port) {
 // Under a temporary name first, so that whoever waits for the file never reads a half of it.
 absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
                            const HttpServer* api_server) {
+  // The file gets its name as a whole, which would put it in the place of a device: of /dev/null, say.
+  std::error_code ignored;
+  const std::filesystem::file_status there = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--port-file is ", path, ", which is no regular file; allowed: one, or a new name"));
+  }
   const std::string temporary = absl::StrCat(path, ".", getpid());
   errno = 0;
   std::ofstream file(temporary);

@@ -1,5 +1,6 @@
 """What operators see: metrics, health, reflection, info, and the command line of the daemon."""
 
+import os
 import shutil
 import socket
 import subprocess
@@ -189,3 +190,13 @@ def test_failing_to_start_says_why(tmp_path):
                                   "--http-address", "127.0.0.1:0", "--api-address", "none")
         assert address.split(":")[1] in failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0",
                                                 "--http-address", "127.0.0.1:0", "--api-address", address)
+
+
+def test_a_port_file_never_takes_the_place_of_a_device(tmp_path):
+    """As one at /dev/null would for root, for all programs of the machine."""
+    pipe = tmp_path / "ports"
+    os.mkfifo(pipe)
+    said = failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+                   "--api-address", "none", "--port-file", pipe)
+    assert f"--port-file is {pipe}, which is no regular file" in said
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 1
