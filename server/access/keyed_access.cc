@@ -2,8 +2,10 @@
 
 #include <openssl/crypto.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -33,10 +35,15 @@ absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string
 }
 
 absl::Status KeyedAccess::Load() {
-  std::ifstream file(path_, std::ios::binary | std::ios::ate);
-  if (!file || file.tellg() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--api-keys ", path_, " can't be read; allowed: a file of at most ", kMaxFileBytes, " bytes"));
+  // Whoever opened a pipe would wait for its writer, and a device has no end.
+  std::error_code ignored;
+  const bool is_regular = std::filesystem::is_regular_file(path_, ignored);
+  std::ifstream file;
+  if (is_regular) file.open(path_, std::ios::binary | std::ios::ate);
+  if (!file.is_open() || file.tellg() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_,
+                                                   " can't be read; allowed: a regular file of at most ",
+                                                   kMaxFileBytes, " bytes"));
   }
   file.seekg(0);
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

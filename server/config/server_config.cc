@@ -10,6 +10,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,8 @@
 
 namespace kvblend::server {
 namespace {
+
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 constexpr char kDescription[] =
     "Serves a language model over gRPC and OpenAI's HTTP API to retrieval-augmented applications, reusing the KV of document chunks "
@@ -268,7 +271,13 @@ class SettingsFile : public CLI::ConfigTOML {
   explicit SettingsFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
+    // A device, or a model that was given by mistake, has no end, or one beyond memory.
+    std::string text(kMaxConfigBytes + 1, '\0');
+    input.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(input.gcount()));
+    if (text.size() > kMaxConfigBytes) Refuse("has more than ", kMaxConfigBytes, " bytes");
+    std::istringstream lines(text);
+    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(lines);
     std::set<const CLI::Option*> seen;
     for (const CLI::ConfigItem& item : items) {
       if (item.name == "++")

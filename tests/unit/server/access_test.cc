@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -456,6 +457,17 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheFileChanges) {
   absl::StatusCode last = absl::StatusCode::kOk;
   for (int i = 0; i < 2; ++i) last = code("Bearer new");
   EXPECT_EQ(last, absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(AccessTest, NeitherAPipeNorADeviceIsRead) {
+  const std::string pipe = path_ + ".pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0644), 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+    const absl::Status status = KeyedAccess::Open(path, &calls_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path + " can't be read; allowed: a regular file"));
+  }
+  std::remove(pipe.c_str());
 }
 
 TEST_F(AccessTest, UseIsToldOfTheTenantsInTheFile) {

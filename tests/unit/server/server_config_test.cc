@@ -412,6 +412,12 @@ TEST_F(ServerConfigTest, EveryLineOfTheFileIsASetting) {
   }
 }
 
+TEST_F(ServerConfigTest, AFileWithoutEndIsNoFileOfSettings) {
+  const ParsedConfig parsed = Parse({"--model=m", "--config=/dev/zero"});
+  EXPECT_EQ(parsed.exit_code, 2);
+  EXPECT_THAT(parsed.error_output, HasSubstr("/dev/zero: has more than 1048576 bytes"));
+}
+
 TEST_F(ServerConfigTest, BadVariablesAreNamed) {
   const ScopedVariable threads("KVBLEND_THREADS", "lots");
   const ParsedConfig parsed = Parse({"--model=m"});
