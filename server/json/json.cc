@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <new>
 #include <set>
 #include <string>
 #include <utility>
@@ -98,12 +99,15 @@ bool IsNothing(const Json& value) {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseObject(std::string_view bytes) {
+absl::StatusOr<Json> ParseObject(std::string_view bytes) try {
   Limits limits;
   if (!Json::sax_parse(bytes, &limits)) return limits.status();
   Json json = Json::parse(bytes, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (json.is_object()) return json;
   return absl::InvalidArgumentError("the body is no JSON object");
+} catch (const std::bad_alloc&) {
+  // What was taken for it is free again, and whoever asked for less is served.
+  return absl::ResourceExhaustedError("there is no memory for the body's JSON");
 }
 
 std::string ToText(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }

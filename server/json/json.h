@@ -21,10 +21,10 @@ inline constexpr int kMaxJsonDepth = 32;
 inline constexpr int kMaxJsonValues = 100'000;
 
 /// The object that `bytes` are. kInvalidArgument when they are none, are nested more deeply than kMaxJsonDepth, hold more than
-/// kMaxJsonValues values, or give one member twice. Never throws.
+/// kMaxJsonValues values, or give one member twice. kResourceExhausted when there is no memory for them. Never throws.
 absl::StatusOr<Json> ParseObject(std::string_view bytes);
 
-/// On one line; what is no UTF-8 is replaced. Never throws.
+/// On one line; what is no UTF-8 is replaced. Throws nothing but std::bad_alloc.
 std::string ToText(const Json& json);
 
 /// A kInvalidArgument that carries the name of its field, such as "stop[2]". `message` must contain nothing that the client wrote.

@@ -1,6 +1,11 @@
+#include <sys/resource.h>
+
+#include <cstdlib>
 #include <string>
 #include <utility>
 
+#include "absl/base/config.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -17,6 +22,27 @@ using ::testing::HasSubstr;
 std::string Ask(const std::string& more) {
   return absl::StrCat(R"({"messages": [{"role": "user", "content": "Q"}])", more.empty() ? "" : ", ", more,
                       "}");
+}
+
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
+/// Parses a body for which the address space has no room: 100 if that was refused, as the exit code of a process of its own.
+[[noreturn]] void ParseWithoutMemory() {
+  const std::string body = absl::StrCat(R"({"prompt": ")", std::string(64 << 20, 'x'), "\"}");
+  rlimit room;
+  getrlimit(RLIMIT_AS, &room);
+  room.rlim_cur = 1 << 20;  // less than is in use
+  setrlimit(RLIMIT_AS, &room);
+  const absl::Status status = ParseCompletionRequest(body).status();
+  std::_Exit(absl::IsResourceExhausted(status) ? 100 : 101);
+}
+#endif
+
+TEST(ParseRequestDeathTest, WithoutMemoryForItABodyIsRefused) {
+#if defined(ABSL_HAVE_ADDRESS_SANITIZER) || defined(ABSL_HAVE_THREAD_SANITIZER)
+  GTEST_SKIP() << "the sanitizer ends a process that gets no memory";
+#else
+  EXPECT_EXIT(ParseWithoutMemory(), testing::ExitedWithCode(100), "");
+#endif
 }
 
 TEST(ParseChatRequestTest, ReadsEverySamplingField) {
