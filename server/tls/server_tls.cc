@@ -6,6 +6,9 @@
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 
+#include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,10 +18,12 @@
 namespace kvblend::server {
 namespace {
 
-/// What OpenSSL has noted last, and forgets then.
+/// What OpenSSL has noted last, and forgets then; the system's own words where it began with those ("system lib" says little).
 std::string LastProblem() {
-  const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int): OpenSSL's type
+  const unsigned long first = ERR_peek_error();      // NOLINT(google-runtime-int): OpenSSL's type
+  const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int)
   ERR_clear_error();
+  if (ERR_SYSTEM_ERROR(first)) return std::strerror(ERR_GET_REASON(first));
   const char* reason = code == 0 ? nullptr : ERR_reason_error_string(code);
   return reason == nullptr ? "it can't be read" : reason;
 }
@@ -126,7 +131,14 @@ absl::Status ReloadingTls::Load() {
 }
 
 void ReloadingTls::Reload() {
-  const absl::Status loaded = Load();
+  absl::Status loaded;
+  // OpenSSL would wait for whoever writes into a pipe, and so would the end of the server.
+  for (const std::string& path : files_.paths()) {
+    std::error_code ignored;
+    if (path.empty() || !std::filesystem::is_other(std::filesystem::status(path, ignored))) continue;
+    loaded.Update(absl::InvalidArgumentError(absl::StrCat(path, " is a pipe or device; allowed: a file")));
+  }
+  if (loaded.ok()) loaded = Load();
   if (loaded.ok()) {
     spdlog::info("read the certificate of {} again for {}", files_.certificate_path, listener_);
   } else {
