@@ -90,10 +90,13 @@ absl::Status CorpusReader::AddFolder(const std::string& folder) {
   for (const std::string& path : found) {
     const std::string extension = Extension(path);
     if (!options_.skipped_file.empty() && fs::equivalent(path, options_.skipped_file, error)) continue;
-    if (extension == ".txt" || extension == ".md" || extension == ".jsonl") {
-      AddFile(path);
-    } else {
+    if (extension != ".txt" && extension != ".md" && extension != ".jsonl") {
       ++num_ignored_files_;
+    } else if (IsPipeOrDevice(path)) {
+      // Nobody named it, and whoever opened a pipe would wait for its writer.
+      KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(path, ": is a pipe or device in a folder"), 0));
+    } else {
+      AddFile(path);
     }
   }
   return absl::OkStatus();

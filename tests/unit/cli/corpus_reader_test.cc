@@ -78,6 +78,15 @@ TEST_F(CorpusReaderTest, FoldersInOrderOfNames) {
   EXPECT_EQ(total_bytes_, 1 + 2 + 1 + 14);
 }
 
+TEST_F(CorpusReaderTest, APipeInAFolderIsNotWaitedFor) {
+  File("docs/a.txt", "A");
+  ASSERT_EQ(mkfifo((folder_ / "docs" / "b.txt").c_str(), 0644), 0);
+  ASSERT_EQ(mkfifo((folder_ / "docs" / "c.jsonl").c_str(), 0644), 0);
+  EXPECT_THAT(Read({.paths = {(folder_ / "docs").string()}}), ElementsAre("docs/a.txt: A"));
+  EXPECT_THAT(
+      bad_, ElementsAre(HasSubstr("b.txt: is a pipe or device"), HasSubstr("c.jsonl: is a pipe or device")));
+}
+
 TEST_F(CorpusReaderTest, JsonLines) {
   const std::string path = File("c.jsonl",
                                 "{\"id\": \"x\", \"text\": \"one\"}\r\n"
