@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures, and writes the tables of docs/performance.md.
+"""Measures, and writes the tables of docs/performance.md and the pages beside it.
 
     tests/bench/update_performance_docs.py                    # kernels, throughput, ttft: about 10 minutes
     tests/bench/update_performance_docs.py --sections peer    # against other engines: about 40 minutes, the first time more
@@ -19,7 +19,10 @@ import sys
 import bench_support as support
 from bench_support import BenchError
 
-SECTIONS = ["kernels", "throughput", "ttft", "peer", "peer-int8"]
+# The page of every section.
+PAGES = {"kernels": "docs/cpu-kernels.md", "throughput": "docs/performance.md", "ttft": "docs/performance.md",
+         "peer": "docs/engine-comparison.md", "peer-int8": "docs/engine-comparison.md"}
+SECTIONS = list(PAGES)
 LINEAR_ROWS = "1|32|300|1024|6000"
 KERNELS_FILTER = f"BM_Linear/({LINEAR_ROWS})/|BM_[^L]|BM_LinearFromMemory"
 # Arguments of a benchmark -> what they are.
@@ -193,8 +196,7 @@ def main() -> int:
     parser.add_argument("--peer-settings", type=pathlib.Path,
                         help="the peers' settings from an earlier result of peers.py --json")
     parser.add_argument("--peer-json", type=pathlib.Path, help="an earlier result of peers.py --json instead of measuring")
-    parser.add_argument("--file", type=pathlib.Path, default=support.ROOT / "docs/performance.md",
-                        help="what to write into (default: %(default)s)")
+    parser.add_argument("--file", type=pathlib.Path, help="what to write into (default: the section's own page in docs)")
     options = parser.parse_args()
     unknown = [name for name in options.sections if name not in SECTIONS]
     if unknown:
@@ -204,7 +206,7 @@ def main() -> int:
     if set(options.sections) - {"kernels"}:
         options.model = support.need_file(options.model, "--model")
     support.need_file(options.data, "--data")
-    support.need_file(options.file, "--file")
+    files = {name: support.need_file(options.file or support.ROOT / PAGES[name], "--file") for name in options.sections}
     measure = {"kernels": kernels, "throughput": throughput, "ttft": ttft, "peer": peer,
                "peer-int8": lambda options: peer(options, "int8")}
     support.wait_until_idle(180)
@@ -213,9 +215,9 @@ def main() -> int:
         print(f"measuring {name}", file=sys.stderr, flush=True)
         content = measure[name](options)
         # Written at once, so that an interrupted run keeps what it has.
-        text = replace_section(options.file.read_text(encoding="utf-8"), name, content)
-        options.file.write_text(text, encoding="utf-8")
-        print(f"{options.file}: wrote {name}", file=sys.stderr, flush=True)
+        text = replace_section(files[name].read_text(encoding="utf-8"), name, content)
+        files[name].write_text(text, encoding="utf-8")
+        print(f"{files[name]}: wrote {name}", file=sys.stderr, flush=True)
     return 0
 
 
