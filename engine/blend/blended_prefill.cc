@@ -160,7 +160,7 @@ absl::Status BlendedPrefill::ScoreAttention() {
 absl::Status BlendedPrefill::BeginDeviation(const Requirement& requirement) {
   pass_begin_ = TraceNow(context_.trace);
   const ReusePlan& plan = context_.plan;
-  loader_->AskForLayer(requirement.layers);  // what fresh KV will be compared with
+  loader_->AskForLayer(requirement.layers);  // stored KV to compare fresh KV with
   RowPass::Selection selection{
       .layer = requirement.layers,
       .choose = [this, requirement](const RowPass& pass,
@@ -227,7 +227,7 @@ absl::Status BlendedPrefill::Finish() {
   const TracedUnit traced(context_.trace, "logits");
   kernels::Backend& backend = context_.backend();
   {
-    // Up to the last place before the host waits, so that the clock has passed all of it then.
+    // The charge ends before the host waits, so that the clock has passed all of it after that.
     const Charged charged(&times_, head_);
     model::PassState& state = context_.state();
     // The last row is the last prompt token: the question is always computed and stands at the end.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int32_t kFirstRows = 4;
 
-/// Whether it stands where it will be computed for the store, so that nothing can differ.
+/// Whether the chunk has the same tokens before it here as in the store, so that its KV cannot differ.
 bool StandsBehindItsAnchor(const prompt::PromptLayout& layout, const MissingEntry& entry) {
   return std::equal(layout.token_ids.begin(), layout.token_ids.begin() + entry.begin,
                     entry.anchor_ids.begin(), entry.anchor_ids.end());
@@ -23,7 +23,7 @@ bool IsComputed(const ReusePlan& plan, int32_t begin) {
   });
 }
 
-/// Where the first chunk stands, or the question.
+/// Where the first chunk begins, or the question if there is no chunk.
 int32_t ChunksBegin(const prompt::PromptLayout& layout) {
   const auto first = std::find_if(layout.spans.begin(), layout.spans.end(), [](const prompt::Span& span) {
     return span.kind == prompt::SpanKind::kChunk;
@@ -61,7 +61,7 @@ std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows) {
   return rows;
 }
 
-// Without them the first tokens, whose KV is another matter than that of all others, would count many times over.
+// All first tokens are sampled, and their KV is unlike other KV: equal weights would count them too often.
 std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows) {
   const int32_t first = std::min(num_rows, kFirstRows), others = num_rows - first;
   const double mean = static_cast<double>(num_tokens) / num_rows;
@@ -135,7 +135,7 @@ absl::Status FreshRowCapture::KeepMass(const model::Transformer& transformer, ke
                              device_.mass.Resize(backend, num_layers_, num_tokens_, kernels::DataType::kF32));
   }
   const kernels::MatrixView queries = transformer.Queries(state);
-  const int64_t rows = num_tokens_ - question_begin_;  // they stand at the end
+  const int64_t rows = num_tokens_ - question_begin_;  // the question's, which is at the end
   has_mass_[layer] = true;
   return backend.AttentionMass(stream, *question_, queries.Rows(queries.rows - rows, rows),
                                transformer.attention(layer), sequence.Layer(layer), mass_.Rows(layer, 1));

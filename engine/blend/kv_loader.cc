@@ -60,7 +60,7 @@ absl::StatusOr<bool> KvLoader::AwaitLayer(int32_t layer) {
   const Charged charged(accounts_.times, accounts_.stall);
   AskForLayer(layer);
   return AwaitUntil(absl::Now() + kTurnPatience, layer, [](const Placement& placement) {
-    return placement.span->source != ChunkSource::kExact;  // those are compared with nothing
+    return placement.span->source != ChunkSource::kExact;  // exact KV is compared with nothing
   });
 }
 
@@ -135,13 +135,13 @@ absl::StatusOr<store::LayerKv> KvLoader::AcquireStored(const PlannedSpan& span, 
 }
 
 const kernels::KvCorrection* KvLoader::CorrectionOf(const PlannedSpan& span, int32_t layer) const {
-  // What stands where it was computed is right as it is, and what stood behind other tokens deviates otherwise.
+  // Exact KV needs no correction, and KV computed behind another anchor deviates in other ways.
   if (context_->correction == nullptr || span.source != ChunkSource::kBlended) return nullptr;
   return context_->correction->layers[layer].get();
 }
 
 absl::Status KvLoader::SetMemory(int32_t layer, std::vector<kernels::KvLoadItem>& items) {
-  // One after the other they use the same memory. The largest is served first, so that it stays where it is.
+  // Items use one memory in turn. It is sized for the largest first, so that it stays where it is.
   const kernels::KvLoadItem* largest = nullptr;
   for (const kernels::KvLoadItem& item : items) {
     if (item.correction != nullptr && (largest == nullptr || item.k.rows > largest->k.rows)) largest = &item;

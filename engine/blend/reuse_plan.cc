@@ -49,14 +49,14 @@ class Matcher {
   }
 
  private:
-  /// A span that could be stored, and behind what.
+  /// A span that may be stored, and what it would have been computed behind.
   struct Wanted {
     PlannedSpan* span;
     Digest anchor_hash;
   };
 
-  /// Finds what is stored of the anchor and the chunks; all together, because a tier across the network
-  /// answers many questions in the time of one.
+  /// Looks up the anchor and the chunks; all together, because a tier across the network answers many
+  /// questions in the time of one.
   void LookUp(int32_t anchor_end) {
     std::vector<Wanted> wanted;
     for (PlannedSpan& span : spans_) {
@@ -111,7 +111,7 @@ class Matcher {
     TakeFound(chunk_store_.Lookup(keys, plan_.reads.get()), wanted);
   }
 
-  /// The same whatever they were computed behind.
+  /// As LookUpIn, whatever the entries were computed behind.
   void LookUpAnyAnchorIn(std::string_view name, std::vector<Wanted>& wanted) {
     if (wanted.empty()) return;
     std::vector<ContentKey> content_keys;
@@ -276,7 +276,7 @@ void ShareTokens(int32_t shared_tokens, ReusePlan& plan) {
   plan.shared_tokens = shared_tokens;
   for (PlannedSpan& span : plan.spans) {
     if (span.begin >= shared_tokens) break;
-    if (span.end > shared_tokens) {  // a text that goes on behind them
+    if (span.end > shared_tokens) {  // goes on behind the shared tokens
       plan.exact_tokens += shared_tokens - span.begin;
       span.begin = shared_tokens;
       break;

@@ -79,7 +79,7 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
         if (++unit_ < tiles) return absl::OkStatus();
       }
       if (selection_.has_value() && layer_ == selection_->layer) {
-        // What the fresh KV is compared with may be on its way yet.
+        // The stored KV to compare fresh KV with may still be on its way.
         KVBLEND_RETURN_IF_ERROR(keep_going());
         KVBLEND_ASSIGN_OR_RETURN(const bool arrived, loader_.AwaitLayer(layer_));
         if (is_waiting_ = !arrived; is_waiting_) return absl::OkStatus();
@@ -102,7 +102,7 @@ absl::Status RowPass::RunUnit(KeepGoing keep_going) {
 
 absl::Status RowPass::BeginLayer() {
   if (selection_.has_value() && layer_ == selection_->layer) EndMeasurement(layer_);
-  // The layer of the selection itself counts nowhere: one part of its rows goes half its way.
+  // The layer of the selection itself is not measured: some of its rows go only half-way through it.
   if (selection_.has_value() && layer_ == selection_->layer + 1) BeginMeasurement();
   return DropsRows() ? KeepFrom(first_needed_[layer_].kv) : absl::OkStatus();
 }
@@ -158,7 +158,7 @@ absl::Status RowPass::MeasureAttention() {
   const kernels::MatrixView mass = measure_->mass.Rows(row, 1), lengths = measure_->lengths.Rows(row, 1);
   const kernels::KvPagesView pages = context_.sequence.Layer(layer_);
   const int64_t rows = context_.state().hidden.rows, asking = measure_->question->num_rows();
-  if (goes_on && asking == rows) {  // both at once
+  if (goes_on && asking == rows) {  // attend and measure at once
     has_attended_ = true;
     const TracedUnit traced(context_.trace, "attend", layer_);
     KVBLEND_RETURN_IF_ERROR(context_.transformer.Attend(context_.stream, layer_, *rows_, /*first_row=*/0,
@@ -172,7 +172,7 @@ absl::Status RowPass::MeasureAttention() {
   }
   KVBLEND_RETURN_IF_ERROR(
       context_.backend().ValueLengths(context_.stream, *measure_->question, pages, lengths));
-  if (!goes_on) {  // nobody needs what its rows become
+  if (!goes_on) {  // the last layer's output is not needed
     TraceLayer();
     ++layer_;
   }

@@ -16,7 +16,7 @@ int32_t ShareOf(double ratio, int32_t num_tokens) {
   return static_cast<int32_t>(std::llround(ratio * static_cast<double>(num_tokens)));
 }
 
-/// `query` and `hkvd`: those that were measured highest.
+/// `query` and `hkvd`: the tokens that were measured highest.
 class MeasuredPolicy final : public SelectionPolicy {
  public:
   MeasuredPolicy(Policy policy, double ratio, const Requirement& requirement)
@@ -29,7 +29,7 @@ class MeasuredPolicy final : public SelectionPolicy {
   absl::StatusOr<std::vector<int32_t>> Select(const Candidates& candidates,
                                               HighestScores highest) const override {
     const int32_t count = Budget(candidates);
-    if (count == 0) return std::vector<int32_t>();  // nothing was measured for it either
+    if (count == 0) return std::vector<int32_t>();  // then nothing was measured
     KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> chosen, highest(count));
     const std::vector<int32_t> positions = candidates.Positions();
     for (int32_t& candidate : chosen) candidate = positions[candidate];

@@ -10,7 +10,7 @@ std::vector<int32_t> WindowsOf(const model::ModelConfig& config) {
   return windows;
 }
 
-// The rows that matter are always the last ones: a window looks back from there, so those that it adds are next to them.
+// Only the last rows ever matter: a window looks back from them, so the rows that it adds are next to them.
 std::vector<FirstNeeded> FirstNeededPositions(Windows windows, int32_t prompt_tokens) {
   std::vector<FirstNeeded> first(windows.size());
   int32_t row = prompt_tokens - 1;

@@ -41,7 +41,7 @@ std::vector<size_t> BypassOrder(const PromptShape& shape, const LoadingCosts& co
     const ShapeSpan& span = shape.spans[i];
     if (span.use == ShapeSpan::Use::kComputed || span.tier == Tier::kNone) continue;
     const store::ReadRate& rate = costs.reads.at(span.tier);
-    // What was slow long ago is loaded, and thereby measured anew.
+    // An old rate says little: the tier is read from, which measures it anew.
     if (!rate.recent) continue;
     const PassSize size = SizeOfRange(span.begin, span.end);
     const double compute =
@@ -55,7 +55,7 @@ std::vector<size_t> BypassOrder(const PromptShape& shape, const LoadingCosts& co
   return spans;
 }
 
-/// Bypasses in `shape` what is better computed. Returns its spans, ascending.
+/// Bypasses in `shape` the spans that are better computed than loaded. Returns them, ascending.
 std::vector<size_t> Bypass(PromptShape& shape, const LoadingCosts& costs, const Predictor& predictor,
                            double ratio) {
   const std::vector<size_t> order = BypassOrder(shape, costs);
@@ -64,7 +64,7 @@ std::vector<size_t> Bypass(PromptShape& shape, const LoadingCosts& costs, const 
   PromptShape tried = shape;
   double best = (1 - kBypassGain) * loaded;
   size_t best_count = 0;
-  // One alone may gain nothing where all together do, so every length is tried.
+  // One span alone may gain nothing where several together do, so every length is tried.
   for (size_t count = 1; count <= order.size(); ++count) {
     ComputeInstead(tried.spans[order[count - 1]]);
     const double seconds = predictor.At(tried, ratio).seconds;
@@ -140,7 +140,7 @@ LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& opti
         std::any_of(decided.spans.begin(), decided.spans.end(),
                     [](const ShapeSpan& span) { return span.use == ShapeSpan::Use::kCandidate; });
     if (has_candidates && HasRatio(options.policy)) {
-      // Of what is left the least number of tokens is a larger share.
+      // Of the candidates that are left, the least number of tokens is a larger share.
       decision.ratio = LargestHiddenRatio(decided, predictor, WithMinTokens(ratio, decided));
     }
   }

@@ -22,7 +22,7 @@ struct Equation {
   }
 };
 
-/// The cost of only the terms in `subset` that has the least weighted squared error; nothing when the
+/// The cost with the least weighted squared error that has only the terms in `subset`; nothing when the
 /// equations can't tell the terms apart, or one would be negative.
 std::optional<Terms> Solve(const std::vector<Equation>& equations, const std::vector<int>& subset) {
   const int n = static_cast<int>(subset.size());
