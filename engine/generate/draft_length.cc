@@ -7,7 +7,7 @@ namespace kvblend::generate {
 
 void StepCost::Add(int32_t rows, double seconds) {
   if (rows < 1 || !(seconds > 0)) return;
-  // A few steps' mean; a single one may have been interrupted, the first one too.
+  // Averages a few steps; a single one, even the first, may have been interrupted.
   const double expected = Seconds(rows);
   if (static_cast<size_t>(rows) >= seconds_.size()) seconds_.resize(rows + 1, 0);
   double& known = seconds_[rows];
@@ -17,7 +17,7 @@ void StepCost::Add(int32_t rows, double seconds) {
 }
 
 double StepCost::Seconds(int32_t rows) const {
-  // Before it is known, a row more counts as a sixth of a step: little enough to be tried.
+  // Until it is measured, one row more counts as a sixth of a step: little enough to be tried.
   constexpr double kRowShare = 1.0 / 6;
   for (int32_t distance = 0; distance < static_cast<int32_t>(seconds_.size()) + rows; ++distance) {
     for (const int32_t known : {rows - distance, rows + distance}) {
@@ -35,7 +35,7 @@ DraftLength::Record& DraftLength::RecordOf(int32_t match) {
 int32_t DraftLength::Choose(int32_t match, int32_t available, int32_t rows, const StepCost& cost) {
   if (available < 1 || match < 1) return 0;
   Record& record = RecordOf(match);
-  // As if two of four had been right before.
+  // Begins as if two of four guesses had been right.
   const double p = (record.right + 2) / (record.right + record.wrong + 4);
   const double alone = cost.Seconds(rows);
   if (alone == 0) return 0;
@@ -56,7 +56,7 @@ int32_t DraftLength::Choose(int32_t match, int32_t available, int32_t rows, cons
 
 void DraftLength::Observe(int32_t match, int32_t checked, int32_t right) {
   Record& record = RecordOf(match);
-  constexpr double kKept = 0.97;  // of what was seen before
+  constexpr double kKept = 0.97;  // share of earlier counts
   record.right = kKept * record.right + right;
   record.wrong = kKept * record.wrong + (right < checked ? 1 : 0);
 }

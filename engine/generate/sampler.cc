@@ -11,7 +11,7 @@ namespace {
 
 static_assert(kMaxTopLogprobs <= kernels::kMaxTopTokens);
 
-/// 53 bits: clients whose numbers are doubles, such as JavaScript's, can send it back as it is.
+/// 53 bits: clients whose numbers are doubles, such as JavaScript's, can send the seed back as it is.
 uint64_t RandomSeed() {
   std::random_device device;
   uint64_t seed = 0;
