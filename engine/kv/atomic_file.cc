@@ -31,10 +31,10 @@ absl::Status NotRegular(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat(path, " is no regular file; allowed: one, or a new name"));
 }
 
-/// Opens `path` for this process alone, which may have been left by one that died: empty, and locked until it is closed.
+/// Opens `path`, empty and locked until it is closed. A process that died may have left it behind.
 absl::StatusOr<int> CreateAlone(const std::string& path) {
   while (true) {
-    // Not to wait for whoever reads from a pipe, nor to empty what a link points to.
+    // O_NONBLOCK: not to wait for a pipe's reader. O_NOFOLLOW: not to empty what a link points to.
     const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0644);
     if (file < 0)
       return errno == ENXIO || errno == ELOOP ? NotRegular(path) : SystemError("cannot create", path);
@@ -88,7 +88,7 @@ absl::Status CheckReplaceable(const std::string& path) {
   if (stat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) return NotRegular(path);
   const std::string part = PartOf(path);
   KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
-  unlink(part.c_str());  // as long as nobody else may write it
+  unlink(part.c_str());  // while it is locked: nobody else may be writing it
   close(file);
   return absl::OkStatus();
 }
@@ -103,7 +103,7 @@ void RemoveUnfinished(const std::string& path) { unlink(PartOf(path).c_str()); }
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
   const std::string part = PartOf(path);
   KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
-  const absl::Cleanup close_file = [file] { close(file); };  // the lock lasts until it has its name
+  const absl::Cleanup close_file = [file] { close(file); };  // locked until the file has its final name
   absl::Status written = WriteAndSync(file, part, bytes);
   if (written.ok() && rename(part.c_str(), path.c_str()) != 0) {
     written = SystemError("cannot rename to", path);
@@ -116,7 +116,7 @@ absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic) {
-  // Not to wait for whoever writes into a pipe.
+  // O_NONBLOCK: not to wait for a pipe's writer.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) return SystemError("cannot open", path);
   const absl::Cleanup close_file = [file] { close(file); };

@@ -29,11 +29,11 @@ Matrix Doubles(absl::Span<const float> values, int64_t rows, int64_t cols) {
   return Eigen::Map<const FloatMatrix>(values.data(), rows, cols).cast<double>();
 }
 
-/// Where few pairs have been seen of a place, its offset stays near that of all tokens: as if so many pairs with that
-/// one had been seen as well.
+/// The offset of all tokens counts as so many pairs of each place, so that places of which few pairs have
+/// been seen stay near it.
 constexpr double kPairsOfAllPlaces = 8;
 
-/// offset[place] = what its mean of d is more than the map makes of its mean of x.
+/// offset[place] = the place's mean of d, less what the map makes of its mean of x.
 template <typename Mapped>
 Matrix Offsets(const PairMoments& pairs, const Mapped& mapped) {
   const int64_t channels = pairs.channels();
@@ -57,7 +57,7 @@ struct Map {
   Matrix down, up;  // [channels, rank], [rank, channels]
 };
 
-/// The directions of what `own` leaves of the regression, as many as `rank`; zeros behind those that are worth it.
+/// The `rank` leading directions of the regression without `own`; zeros for those not worth their cost.
 std::optional<Map> FitMap(const PairMoments& pairs, const Vector& own, const Vector& variance, double floor,
                           const FitOptions& options, absl::FunctionRef<bool()> keep_going) {
   const int64_t channels = pairs.channels();

@@ -15,7 +15,7 @@ double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-/// The same map with zeros for the ranks that it lacks.
+/// The same map, with zeros for the further ranks.
 LayerCorrection Widened(LayerCorrection layer, int64_t channels, int64_t rank, int64_t to_rank) {
   if (layer.empty() || rank == to_rank) return layer;
   std::vector<float> down(channels * to_rank);
@@ -126,7 +126,7 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
                      .origin = {.data = "learned while serving", .tokens = state_.tokens + seen.tokens}},
       .fitted_chunks = state_.fitted_chunks + seen.fitted_chunks,
       .kept_back_chunks = state_.kept_back_chunks + seen.kept_back_chunks};
-  // What a few chunks say is not what the next ones will say.
+  // The fewer chunks judge, the less they say of later ones.
   const double margin = std::max(0.01, 0.1 / static_cast<double>(verdict.kept_back_chunks));
   for (int32_t layer = 0; layer < options_.num_layers; ++layer) {
     LayerPairSums pairs = SumsOf(layer);

@@ -9,7 +9,7 @@
 namespace kvblend::kv {
 namespace {
 
-/// The columns of `down` that are used, `used` of `rank`.
+/// The first `used` of the `rank` columns of `down`.
 std::vector<float> UsedDown(const LayerCorrection& layer, int64_t rank, int64_t used) {
   std::vector<float> down;
   if (used == 0) return down;
@@ -36,7 +36,7 @@ absl::StatusOr<std::unique_ptr<LoadedCorrection>> LoadedCorrection::Load(const L
   for (const LayerCorrection& layer : correction.layers) {
     std::unique_ptr<kernels::KvCorrection>& of_backend = loaded->layers.emplace_back();
     if (layer.empty()) continue;
-    // Fits leave out what is not worth its cost.
+    // Fits leave zeros for directions that are not worth their cost.
     const int64_t rank = UsedRank(layer, correction.rank);
     const std::vector<float> down = UsedDown(layer, correction.rank, rank);
     KVBLEND_ASSIGN_OR_RETURN(of_backend,

@@ -17,7 +17,7 @@ size_t FileBytes(const LearnerOptions& options, uint32_t version) {
   return header + static_cast<size_t>(2 * options.num_layers * moments) + kSealBytes;
 }
 
-/// What such a file should begin with; of a version that is none of ours, as one of the newest.
+/// The version whose preamble the file should have; for an unknown version the newest.
 uint32_t VersionOf(std::string_view bytes) {
   if (bytes.size() < kPreambleBytes) return kLearnerVersion;
   bytes.remove_prefix(kVersionAt);
@@ -56,7 +56,7 @@ absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::s
   }
   const auto take_count = [&values](int64_t& count) {
     count = TakeValue<int64_t>(values);
-    constexpr int64_t kMost = int64_t{1} << 48;  // so that sums do not run over
+    constexpr int64_t kMost = int64_t{1} << 48;  // so that sums do not overflow
     return count >= 0 && count <= kMost
                ? absl::OkStatus()
                : BadMoments(absl::StrCat("a count is ", count, "; allowed: 0 to ", kMost));

@@ -15,7 +15,7 @@
 namespace kvblend::kv {
 
 CheckpointPrompts CheckpointPrompts::Of(absl::Span<const std::vector<int32_t>> spans, int64_t fitted) {
-  // A hash over the hashes, so that no two lists of prompts run together.
+  // A hash over the hashes, so that the same tokens in other prompts give another one.
   std::vector<uint64_t> hashes = {static_cast<uint64_t>(fitted)};
   for (const std::vector<int32_t>& prompt : spans) {
     hashes.push_back(XXH3_64bits(prompt.data(), prompt.size() * sizeof(int32_t)));
@@ -29,7 +29,7 @@ CheckpointPrompts CheckpointPrompts::Of(absl::Span<const std::vector<int32_t>> s
 MomentsCheckpoint::MomentsCheckpoint(std::string path, const LearnerOptions& options,
                                      CheckpointPrompts prompts)
     : path_(std::move(path)), options_(options), prompts_(std::move(prompts)) {
-  options_.max_bytes = std::numeric_limits<int64_t>::max();  // maps are fitted, whatever they take
+  options_.max_bytes = std::numeric_limits<int64_t>::max();  // maps are fitted, whatever memory they need
 }
 
 absl::StatusOr<LearnerState> MomentsCheckpoint::Restore() const {

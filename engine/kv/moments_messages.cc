@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kNoteMagic = "kvblnote", kPartMagic = "kvblpart";
 constexpr uint32_t kMessageVersion = 1;
 constexpr int64_t kNoteBytes = 120, kPartHeader = 88;
-/// Older pairs fade at max_tokens; the chunk that made them fade may be above.
+/// In max_tokens: older pairs fade above 1, except beside a chunk that alone weighs more.
 constexpr double kMostWeight = 2;
 
 std::string Begin(std::string_view magic, const LearnerOptions& options, uint64_t replica,
@@ -94,7 +94,7 @@ absl::StatusOr<MomentsNote> DecodeMomentsNote(const LearnerOptions& options, std
   note.revision = TakeValue<uint64_t>(body);
   for (int64_t* count : {&note.fitted_chunks, &note.kept_back_chunks, &note.tokens}) {
     *count = TakeValue<int64_t>(body);
-    // Sums over all replicas must not run over.
+    // Sums over all replicas must not overflow.
     constexpr int64_t kMost = int64_t{1} << 48;
     if (*count < 0 || *count > kMost) return BadMessage("a count is ", *count, "; allowed: 0 to ", kMost);
   }

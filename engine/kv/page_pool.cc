@@ -11,7 +11,7 @@
 namespace kvblend::kv {
 namespace {
 
-constexpr int64_t kAlignment = 64;  // bytes, of the K and of the V of a layer, as Backend::Allocate gives
+constexpr int64_t kAlignment = 64;  // bytes; a layer's K and its V are aligned as by Backend::Allocate
 
 absl::Status CheckOption(const char* name, int32_t value, int32_t max) {
   if (value >= 1 && value <= max) return absl::OkStatus();
@@ -59,7 +59,7 @@ PageList::PageList(PageList&& other) noexcept
       damaged_(std::exchange(other.damaged_, false)) {}
 
 PageList& PageList::operator=(PageList&& other) noexcept {
-  PageList taken(std::move(other));  // takes this list's pages along when it goes
+  PageList taken(std::move(other));  // releases this list's pages at the end
   std::swap(pool_, taken.pool_);
   std::swap(pages_, taken.pages_);
   std::swap(use_, taken.use_);

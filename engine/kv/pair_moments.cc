@@ -42,8 +42,8 @@ void Put(absl::Span<const T> values, std::string& bytes) {
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
 }
 
-/// Which pairs can be added: what is none of these numbers would stay in the sums for ever, and so would what f32 has no
-/// square of. Of those below the limit the squares of any number of pairs add up.
+/// Which pairs can be added: NaN, infinity and squares whose sums f32 cannot hold would stay in the sums for
+/// ever.
 std::vector<bool> Usable(const LayerPairs& pairs, int64_t channels) {
   constexpr float kLargest = 1e15f;
   const auto fit = [&](absl::Span<const float> values, size_t row) {
@@ -125,8 +125,8 @@ void PairMoments::Add(const LayerPairs& pairs) {
   const auto rows = static_cast<int64_t>(pairs.tokens.size());
   const Eigen::Map<const FloatMatrix> stored(pairs.stored.data(), rows, channels_),
       fresh(pairs.fresh.data(), rows, channels_);
-  // Rows times the roots of their weights, about their places' means here; behind them, for each place, what its mean
-  // here differs from the mean so far.
+  // Each row less its place's mean in `pairs`, times the root of its weight; behind the rows, for each place,
+  // how far this mean is from the mean so far.
   FloatMatrix x = FloatMatrix::Zero(rows + kPlaces, channels_), d = x;
   const std::vector<bool> usable = Usable(pairs, channels_);
   for (int64_t p = 0; p < kPlaces; ++p) {
@@ -181,7 +181,7 @@ void PairMoments::AddProducts(absl::Span<const float> x_rows, absl::Span<const f
   Eigen::Map<FloatMatrix>(xd_.data(), channels_, channels_).noalias() += x.transpose() * d;
 }
 
-// As Add: what each place's two means differ by stands for what moves when both are taken about the common one.
+// As in Add, a row for each place makes up for the difference of the two means.
 void PairMoments::Merge(const PairMoments& other) {
   assert(other.channels_ == channels_ && other.kind_ == kind_);
   constexpr int64_t kPlaces = kernels::kNumKvCorrectionPlaces;
@@ -249,7 +249,7 @@ void PairMoments::AppendTo(std::string& bytes) const {
 
 absl::Status PairMoments::TakeFrom(std::string_view& bytes) {
   KVBLEND_RETURN_IF_ERROR(Take<int64_t>(bytes, {&count_, 1}));
-  constexpr int64_t kMost = int64_t{1} << 48;  // so that sums over many do not run over
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that sums over many do not overflow
   if (count_ < 0 || count_ > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("a number of pairs is ", count_, "; allowed: 0 to ", kMost));

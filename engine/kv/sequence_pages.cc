@@ -103,7 +103,7 @@ void SequencePages::MarkDamaged() {
 std::vector<int32_t> SequencePages::SharedPages(const PageList& list, int64_t begin, int64_t end) const {
   std::vector<int32_t> shared;
   const auto last = static_cast<int32_t>(std::min(pool_.PagesPerGroup(end), num_places()));
-  // What was given back is nobody's.
+  // Pages that were given back are nobody's.
   const int32_t first = std::max(static_cast<int32_t>(begin / pool_.page_size()), list.num_dropped());
   for (int32_t index = first; index < last; ++index) {
     if (list.IsShared(index)) shared.push_back(index);

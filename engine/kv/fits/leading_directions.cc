@@ -17,7 +17,7 @@ using Vector = Eigen::VectorXd;
 /// T - shift, T symmetric and tridiagonal, as L U with rows swapped where that makes pivots larger.
 class ShiftedTridiagonal {
  public:
-  /// `least`: what stands for smaller pivots, of which a shift that is an eigenvalue has some. > 0
+  /// `least` (> 0) replaces smaller pivots, which a shift that is an eigenvalue brings about.
   ShiftedTridiagonal(const Vector& diagonal, const Vector& beside, double shift, double least)
       : pivots_(diagonal.array() - shift),
         first_(beside),
@@ -73,7 +73,7 @@ class ShiftedTridiagonal {
 std::optional<LeadingDirections> FindLeadingDirections(absl::Span<const double> matrix, int64_t size,
                                                        int32_t count, absl::FunctionRef<bool()> keep_going) {
   const Eigen::Map<const Matrix> given(matrix.data(), size, size);
-  // So that squares neither vanish nor run over.
+  // So that squares neither underflow nor overflow.
   const double largest = given.cwiseAbs().maxCoeff();
   const double scale = largest >= std::numeric_limits<double>::min() ? largest : 1;
   const Eigen::Tridiagonalization<Matrix> tridiagonal(given / scale);
@@ -91,7 +91,7 @@ std::optional<LeadingDirections> FindLeadingDirections(absl::Span<const double> 
   std::minstd_rand random(1);
   double shift = std::numeric_limits<double>::infinity();
   for (int32_t j = 0; j < count; ++j) {
-    // Equal shifts would give equal vectors, but for what is taken off for being orthogonal.
+    // Equal shifts would give equal vectors, of which orthogonalization leaves only rounding errors.
     shift = std::min(values[j], shift - 10 * least);
     const ShiftedTridiagonal shifted(diagonal, beside, shift, least);
     Vector x(size);
@@ -103,7 +103,7 @@ std::optional<LeadingDirections> FindLeadingDirections(absl::Span<const double> 
       x.normalize();
     };
     make_orthonormal();
-    constexpr int kIterations = 4;  // the first one nearly always does it
+    constexpr int kIterations = 4;  // the first one is nearly always enough
     for (int i = 0; i < kIterations; ++i) {
       shifted.Solve(x);
       make_orthonormal();

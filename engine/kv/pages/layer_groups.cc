@@ -13,7 +13,7 @@ int32_t GroupSize(int32_t num_all, int32_t num_windowed) {
   const int32_t num_layers = num_all + num_windowed;
   for (int32_t size = std::min(num_all, num_windowed);; --size) {
     const int32_t slots = size * (DivideUp(num_all, size) + DivideUp(num_windowed, size));
-    if (slots - num_layers <= LayerGroups::kUnused * num_layers) return size;  // groups of one leave nothing
+    if (slots - num_layers <= LayerGroups::kUnused * num_layers) return size;  // at size 1 nothing is unused
   }
 }
 

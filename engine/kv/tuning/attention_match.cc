@@ -65,7 +65,8 @@ class Rows {
   /// [count]
   Eigen::Map<const Eigen::VectorXf> Weights() const { return {layer_.weights.data() + begin_, count()}; }
 
-  /// From what Queries' rows gave, [count * group, head_dim], to the columns of these heads, and back.
+  /// Puts results of Queries' rows, [count * group, head_dim], into their heads' columns; OfHead takes them
+  /// out.
   void SideBySide(const Matrix& rows, int32_t kv_head, Matrix& all) const {
     for (int64_t i = 0; i < rows.rows(); ++i)
       all.row(i / group_).segment(ColumnOf(kv_head, i), rows.cols()) = rows.row(i);
@@ -112,14 +113,14 @@ class Rows {
   const int64_t begin_, end_, group_;
 };
 
-/// What rows have of the heads of one KV head.
+/// Of the query heads that share one KV head.
 struct HeadRows {
   Matrix queries, probabilities, slope;
 };
 
 /// One thread's part.
 struct Part {
-  Matrix gradient;  // by rotated K and V
+  Matrix gradient;  // with respect to rotated K and V
   double missed = 0, wanted = 0;
 };
 

@@ -24,7 +24,7 @@ Eigen::Map<Matrix> View(std::vector<float>& values, int64_t cols) {
   return {values.data(), cols == 0 ? 0 : static_cast<int64_t>(values.size()) / cols, cols};
 }
 Row RowOf(std::vector<float>& values) { return {values.data(), static_cast<int64_t>(values.size())}; }
-/// 1 / the root of each; 0 for what varies too little for that to mean anything, so that no step moves it.
+/// 1 / the root of each variance; 0, so that no step moves it, for what varies too little.
 std::vector<float> Reach(const Eigen::VectorXd& variance) {
   const double floor = std::max(1e-12, 1e-9 * variance.maxCoeff());
   std::vector<float> reach(variance.size());
@@ -135,7 +135,7 @@ absl::Status LayerTuner::TakeFrom(std::string_view& bytes) {
     return absl::InvalidArgumentError("the steps of a layer end too early");
   }
   steps_ = TakeValue<int64_t>(bytes);
-  constexpr int64_t kMost = int64_t{1} << 48;  // so that further ones do not run over
+  constexpr int64_t kMost = int64_t{1} << 48;  // so that further steps do not overflow
   if (steps_ < 0 || steps_ > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("a layer has made ", steps_, " steps; allowed: 0 to ", kMost));
@@ -154,7 +154,7 @@ absl::Status LayerTuner::TakeFrom(std::string_view& bytes) {
 
 LayerCorrection LayerTuner::Mean() const { return With(mean_); }
 
-// The factors of centred values move the offsets as well.
+// The factors apply to values less their means, so they move the offsets as well.
 LayerCorrection LayerTuner::With(const Parameters& parameters) const {
   LayerCorrection changed = start_;
   const Eigen::RowVectorXf unit = RowOf(deviation_);
