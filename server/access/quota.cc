@@ -9,7 +9,7 @@
 namespace kvblend::server {
 namespace {
 
-/// When a bucket that leaks `per_minute` holds so much less.
+/// How long a bucket that leaks `per_minute` takes to lose `excess`.
 absl::Duration TimeToLose(double excess, int64_t per_minute) {
   return absl::Minutes(excess / static_cast<double>(per_minute));
 }

@@ -45,7 +45,7 @@ int64_t TokensOfAll(const Texts& texts) {
   return tokens;
 }
 
-/// As if nothing of it were reused, which only the lookups of the engine can tell.
+/// Counts as if nothing were reused: only the engine's lookups can tell what is.
 int64_t TokensOf(const v1::Prompt& prompt) {
   int64_t tokens = TokensOf(prompt.system_text()) + TokensOf(prompt.lead_in()) + TokensOf(prompt.question()) +
                    TokensOfAll(prompt.chunks());
@@ -55,7 +55,7 @@ int64_t TokensOf(const v1::Prompt& prompt) {
   return tokens;
 }
 
-/// What a request may compute: its prompt, and what comes behind it.
+/// Tokens that a request may compute: its prompt's, and those behind it.
 struct Estimate {
   int64_t prompt = 0;
   int64_t rest = 0;
@@ -73,7 +73,7 @@ Estimate EstimateOf(const v1::PutChunksRequest& request) {
   return {.prompt = 0, .rest = TokensOfAll(request.chunks())};
 }
 
-/// What of the estimate is known after the event, whether or not it had to be computed.
+/// Tokens of the estimate that the event settles, whether or not they had to be computed.
 int64_t Known(const v1::GenerateEvent& event, const Estimate& estimate) {
   return event.has_prompt() ? estimate.prompt : event.text().token_ids_size();
 }
@@ -82,7 +82,7 @@ int64_t Known(const v1::ScoreEvent& event, const Estimate& estimate) {
 }
 int64_t Known(const v1::PutChunkProgress& progress, const Estimate&) { return progress.num_tokens(); }
 
-/// What others store and compute can be told from figures that sum over all: only what the server is made for stays.
+/// Sums over all tenants would tell what the others store and compute: only the server's limits stay.
 void LeaveOutOthers(v1::GetInfoResponse& info) {
   v1::StoreInfo store;
   store.set_budget_bytes(info.store().budget_bytes());
@@ -103,8 +103,8 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   info.set_totals_left_out(true);
 }
 
-/// For want of room the engine refuses with sums over all tenants, from which each can tell what the others do. Its words are for
-/// the log; what they say of the tenant's own namespace is for the tenant too.
+/// Where there is no room the engine's message has sums over all tenants, which would tell what the others
+/// do: it goes to the log. A message about the tenant's own namespace goes to the tenant too.
 absl::Status LeaveOutOthers(const absl::Status& status, const Tenant& tenant) {
   if (tenant.admin || !absl::IsResourceExhausted(status)) return status;
   if (IsLimitOfNamespace(status, tenant.chunk_namespace)) return status;
@@ -115,7 +115,7 @@ absl::Status LeaveOutOthers(const absl::Status& status, const Tenant& tenant) {
   return LogAs(std::move(told), std::string(status.message()));
 }
 
-/// What a call has of its tenant's quota, for as long as anybody holds it.
+/// A call's share of its tenant's quota, until nobody holds it any more.
 class Place {
  public:
   explicit Place(std::shared_ptr<Quota> quota) : quota_(std::move(quota)) {}
@@ -131,7 +131,8 @@ class Place {
   Quota::Hold hold_;
 };
 
-/// Counts what passes. The call has its place until its events are sent, which may be long after the last of them.
+/// Counts the tokens of events. The call keeps its place until all events are sent, maybe long after the last
+/// one.
 template <typename Event>
 class CountingSink : public EventSink<Event> {
  public:
@@ -146,7 +147,7 @@ class CountingSink : public EventSink<Event> {
     sink_->OnEvent(event);
   }
   void OnDone(const absl::Status& status) override {
-    // Of a prompt that was not reported; what was held for it goes with the rest.
+    // Tokens of a prompt that was not reported. The hold on the quota for it ends with the rest.
     if (const int64_t tokens = ComputedTokensOf(status); tokens > 0) {
       (*place_)->AddComputedTokens(tokens, 0, place_->hold());
     }
@@ -265,7 +266,7 @@ class TenantCalls : public Calls {
     return response;
   }
 
-  /// What takes time and threads, like computing.
+  /// For calls that take time and threads, as computing does.
   template <typename Request, typename Response>
   absl::StatusOr<Response> AskAtLength(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
     Place place(quota_);

@@ -47,7 +47,7 @@ Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& 
       std::move(chat.request), {.client = request.peer_host, .trace = log->trace()}, std::move(sink));
   if (!started.ok()) return started;
   responder->OnGone([handle = *started] { handle->Cancel(); });
-  // While the prompt waits or is computed, on a thread that nobody else's answer needs.
+  // Made now, while the prompt waits or is computed, on a thread that nobody else's answer needs.
   if (documents != nullptr) documents->finder();
   return started;
 }

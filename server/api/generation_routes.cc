@@ -62,7 +62,7 @@ HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* metho
   };
 }
 
-/// Of the model that `id` names.
+/// The card of the model that `id` names.
 absl::StatusOr<ModelCard::Card> CardFor(ApiState& state, const HttpRequest& request, const std::string& id) {
   KVBLEND_RETURN_IF_ERROR(state.Admit(request).status());
   KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {}));

@@ -15,7 +15,7 @@ absl::StatusOr<v1::GetInfoResponse> InfoFor(const ApiState& state, const HttpReq
 
 }  // namespace
 
-// Counted, but not in the log: pages and dashboards ask every few seconds.
+// Its calls are counted but not logged: pages and dashboards ask every few seconds.
 void AddInfoRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("GET", "/v1/info",
               [state](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {

@@ -40,11 +40,11 @@ bool IsTraceParent(const std::pair<std::string, std::string>& header) { return h
 HttpHandler Traced(const Tracer* tracer, HttpHandler handler) {
   return
       [tracer, handler = std::move(handler)](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-        // A request with more than one parent has none.
+        // More than one parent counts as none.
         const auto parents = std::count_if(request.headers.begin(), request.headers.end(), IsTraceParent);
         const std::string* parent = request.FindHeader(kTraceParent);
         const std::string trace = ToHeader(BeginCall(tracer, parents == 1 ? *parent : std::string()));
-        // From here on the request has one, which is this call's.
+        // The handler finds this call's trace in place of what the client sent.
         std::erase_if(request.headers, IsTraceParent);
         request.headers.emplace_back(kTraceParent, trace);
         handler(std::move(request), std::make_shared<TracedResponder>(std::move(responder), trace));

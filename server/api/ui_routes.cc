@@ -16,7 +16,7 @@ void AddFile(Router* router, const char* path, const char* content_type, std::st
         HttpResponse response;
         response.content_type = content_type;
         response.body = std::string(body);
-        // Nothing from outside, whatever a document's text may hold.
+        // The page loads nothing from outside, whatever a document's text may hold.
         response.headers = {
             {"Content-Security-Policy",
              "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "

@@ -64,7 +64,7 @@ void CallLog::Note(const v1::GenerateEvent& event) {
   }
   if (event.has_finished()) {
     metrics_->ObserveGenerate(event.finished());
-    // Those that have no text, such as the one that ends it.
+    // Tokens without text, such as the one that ends the answer.
     metrics_->CountGeneratedTokens(
         std::max<int64_t>(0, event.finished().usage().completion_tokens() - completion_tokens_));
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int32_t kDefaultPageSize = 100;
 
-/// From here to the end of the block an event is handed over.
+/// The time in which an event is handed over, from its construction to the end of the block.
 class StreamSpan {
  public:
   explicit StreamSpan(RequestTrace* trace) : trace_(trace), begin_(TraceNow(trace)) {}
