@@ -61,7 +61,7 @@ CLI::App& AddCommand(CLI::App& parent, CommandContext& context, const char* name
   CLI::App* command = parent.add_subcommand(name, help);
   command->footer(examples);
   command->callback([run = std::move(run), &context, command] {
-    // Comes after the callbacks of commands below it, which mean more.
+    // Called after the callbacks of subcommands, whose actions must stay.
     if (command->get_subcommands().empty()) context.action = run;
   });
   return *command;
@@ -102,7 +102,7 @@ int Run(const std::vector<std::string>& arguments, const std::string& version, T
     return app.exit(error, terminal.out, terminal.err) == 0 ? kExitOk : kExitUsage;
   }
   absl::Status status = context.action();
-  // Whatever a call made of it, the reason was Ctrl-C.
+  // Whatever error a call made of it, the reason was Ctrl-C.
   if (!status.ok() && cancellation.requested()) status = absl::CancelledError("interrupted");
   if (!status.ok()) terminal.PrintError(status);
   return ExitCodeOf(status);

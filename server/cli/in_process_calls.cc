@@ -24,7 +24,7 @@ class InProcessCalls : private OwnedEngine, public EngineCalls {
         EngineCalls(&slot, {.engine_options = options, .max_message_bytes = 0, .started = absl::Now()}),
         cancellation_(cancellation) {}
   ~InProcessCalls() override {
-    // Stored chunks that outlive this process: those that answers left to be computed are part of its work.
+    // Where stored chunks outlive this process, computing those that answers have left is part of its work.
     const bool finish = !engine->Stats().tiers.empty() && !cancellation_.requested();
     engine->Drain(finish ? absl::InfiniteFuture() : absl::InfinitePast()).IgnoreError();
   }

@@ -101,7 +101,7 @@ absl::Status QuestionRunner::MeasureDivergence(const BenchVariant& variant, Ques
     KVBLEND_ASSIGN_OR_RETURN(own, ScoreGreedyTokens(variant, greedy_tokens_));
   }
   const ReferencePart& scores = variant.mode == BenchMode::kFull ? greedy_scores_ : own;
-  // Kept references are found by texts, and fingerprints leave the tokenizer out.
+  // References are kept by texts and the model's fingerprint, which leaves the tokenizer out.
   if (scores.prompt.prompt_tokens() != greedy_scores_.prompt.prompt_tokens()) {
     return absl::FailedPreconditionError(
         absl::StrCat("full prefill's reference is of ", greedy_scores_.prompt.prompt_tokens(),

@@ -70,17 +70,17 @@ absl::Status Report(const BenchFlags& flags, const SavedResults& results, Termin
     absl::StrAppend(&tables, "\n\n", FormatTable(rows), FormatEvidence(rows));
   }
   if (flags.json == "-") terminal.out << row_lines << std::flush;
-  // With --json - standard output belongs to the machine.
+  // With "--json -" standard output has JSON alone.
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
   table << tables << std::flush;
-  // Behind the table, which a disk that is full by now does not cost, nor does one file cost the other.
+  // After the table, so that a full disk does not cost it; nor does one file's error cost the other file.
   absl::Status written;
   if (!flags.per_question.empty()) written.Update(WriteFile(flags.per_question, question_lines));
   if (!flags.json.empty() && flags.json != "-") written.Update(WriteFile(flags.json, row_lines));
   return written;
 }
 
-/// An engine that learns while it serves does not measure one thing.
+/// Rows of an engine that learns while it serves do not all measure the same correction.
 void WarnAboutNewCorrection(const v1::GetInfoResponse& before, Client& client, Terminal& terminal) {
   const absl::StatusOr<v1::GetInfoResponse> after = client.calls().GetInfo({});
   if (!after.ok() || after->kv_format().correction() == before.kv_format().correction()) return;
@@ -89,7 +89,7 @@ void WarnAboutNewCorrection(const v1::GetInfoResponse& before, Client& client, T
                                      after->kv_format().correction(), "'; corrected rows are a mixture"));
 }
 
-/// Leaves the questions of the tasks: a file of results may hold more.
+/// Keeps the questions of the tasks alone: a file of results may hold more.
 void KeepAsked(const std::vector<BenchTask>& tasks, std::vector<FinishedQuestion>& questions) {
   std::erase_if(questions, [&](const FinishedQuestion& question) {
     return std::none_of(tasks.begin(), tasks.end(), [&](const BenchTask& task) {

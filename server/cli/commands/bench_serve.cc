@@ -61,7 +61,7 @@ absl::Status WriteReports(const BenchServeFlags& flags, const LoadOptions& optio
   if (flags.json == "-") terminal.out << lines << std::flush;
   std::ostream& table = flags.json == "-" ? terminal.err : terminal.out;
   table << title << "\n\n" << FormatLoadTable(run, options.modes) << std::flush;
-  // Behind the table, which a disk that is full by now does not cost, nor does one file cost the other.
+  // After the table, so that a full disk does not cost it; nor does one file's error cost the other file.
   absl::Status written;
   if (!flags.html.empty()) {
     written.Update(WriteFile(flags.html, LoadPage(run, options.modes, title, DescribeLoad(flags, options))));

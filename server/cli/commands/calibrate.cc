@@ -103,7 +103,7 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
   }
   const size_t begin = std::min<size_t>(flags.first, longest);
   const size_t end = flags.n == 0 ? longest : std::min(longest, begin + flags.n);
-  // Each file's questions are spread over the whole list, however many it has: of each some are kept back.
+  // Each file's questions are spread over the whole list: the last prompts, which are held out, are of all.
   struct Place {
     double at;
     const BenchQuestion* question;

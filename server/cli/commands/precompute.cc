@@ -129,7 +129,7 @@ class Precompute {
   }
 
  private:
-  /// The requests but for texts and labels: those before the chunks are the same for both.
+  /// Fills put_ and split_ but for chunks' texts and labels: both have the same anchor.
   absl::Status MakeRequests() {
     KVBLEND_RETURN_IF_ERROR(flags_.put_fields.Apply(put_));
     if (!flags_.system_file.empty()) {
@@ -227,7 +227,7 @@ class Precompute {
 
   static size_t KeyHash(const std::string& key) { return std::hash<std::string>()(key); }
 
-  /// Within an Update of progress_, as it is for any thread.
+  /// Called within progress_->Update, which lets one thread in at a time.
   void Add(const std::string& key, const ChunkToPut& chunk, int32_t num_tokens, bool was_there,
            CorpusCounts& counts) {
     if (seen_keys_.insert(KeyHash(key)).second) {
@@ -265,7 +265,7 @@ class Precompute {
     }
   }
 
-  /// Done is only what will still be there.
+  /// Warns of chunks that were evicted, and fails for those that should be on disk and are not.
   absl::Status CheckStored(const CorpusCounts& counts, const v1::GetInfoResponse& before) {
     KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse after, client_->calls().GetInfo({}));
     const v1::TierInfo* disk_before = FindTier(before, v1::TIER_DISK);
@@ -360,7 +360,7 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
   const auto [command, flags] = AddCommand<PrecomputeFlags>(
       root, context, "precompute", "Split documents (.txt, .md, .jsonl) into chunks and store the KV of each",
       kPrecomputeExamples, Run);
-  // On its way to the disk; nobody asks for it here.
+  // Chunks only pass through memory on their way to the disk; nobody asks for them here.
   flags.connection.engine_options.chunk_store_bytes = int64_t{1} << 30;
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   const google::protobuf::Descriptor& put = *v1::PutChunksRequest::descriptor();

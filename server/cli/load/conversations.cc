@@ -68,7 +68,7 @@ v1::GenerateRequest Conversation::Request(int turn, const std::vector<std::strin
     v1::Turn& asked = *request.mutable_prompt()->add_history();
     asked.set_role(v1::ROLE_USER);
     asked.set_text(questions[i]);
-    if (i == 0) {  // where the chunks were when it was asked
+    if (i == 0) {  // the turn whose question came with the chunks
       asked.set_lead_in(prompt.lead_in());
       *asked.mutable_chunks() = prompt.chunks();
     }

@@ -24,7 +24,7 @@ struct HeldConversation {
   std::vector<std::string> answers = {};
 };
 
-/// What has ended, from the threads on which it does. Shared, since a sink may still be on its way out when the driver is gone.
+/// Requests that have ended, told by any thread. Shared, since a sink may outlive the driver.
 struct LoadInbox {
   absl::Mutex mutex;
   absl::CondVar changed;
@@ -70,7 +70,7 @@ class LoadFlight : public EventSink<v1::GenerateEvent> {
     record.answer_hash = ContentHash(tokens_);
     inbox_->Put(id_);
   }
-  /// While it is under way.
+  /// For any thread while the request is under way.
   double first_token() {
     absl::MutexLock lock(&mutex_);
     return record.first_token;
@@ -143,7 +143,7 @@ class LoadDriver {
     due_.emplace(planned, HeldConversation{.number = begun_++});
     ++planned_requests_;
   }
-  /// In the closed loop, unless it is over.
+  /// Begins the closed loop's next conversation, unless the measurement is over.
   void BeginIfTime(double planned) {
     if (!stopping_ && planned < step_.seconds && planned_requests_ < step_.requests) Begin(planned);
   }
@@ -224,7 +224,7 @@ class LoadDriver {
   const LoadStep& step_;
   const absl::Time start_;
 
-  // The calling thread's.
+  // Used by the calling thread alone.
   LoadResult result_;
   std::multimap<double, HeldConversation> due_;  // by planned time
   std::map<int64_t, Flying> flying_;

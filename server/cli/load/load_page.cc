@@ -59,7 +59,7 @@ std::string ChartOf(const LoadRun& run, const std::vector<BenchVariant>& modes, 
                   .y_is_seconds = y_is_seconds};
   for (const BenchVariant& mode : modes) chart.series.push_back({.name = mode.RowName(), .points = {}});
   for (const LoadPoint& point : run.points) {
-    // What a search cut short tells nothing of those that were not waited for.
+    // A measurement that a search cut short says nothing about the requests that it did not wait for.
     if (point.stopped_early) continue;
     if (point.kind != (against_clients ? LoadKind::kClients : LoadKind::kRate)) continue;
     const double y = figure(point.summary);

@@ -97,7 +97,7 @@ absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
   const auto num_modes = static_cast<int64_t>(options_.modes.size());
   const LoadStep once{.clients = 1, .seconds = LoadRecord::kNever, .requests = num_modes};
   const LoadScript script = ScriptFor(AllModes());
-  // What happens at the first request only is no part of the figures.
+  // Not counted: what happens only once, at a mode's first request, is no part of the figures.
   RunLoad(client_.calls(), clock_, cancellation_, script, once);
   if (cancellation_.requested()) return Interrupted();
   LoadStep step = once;
@@ -155,7 +155,7 @@ absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vect
     if (record.ok() && reference != references_.end())
       record.matches = record.answer_hash == reference->second;
   }
-  // What ends after the last arrival is no part of what was reached per second, while that lasted.
+  // Figures per second are of the time in which requests arrived, not of the wait for the last answers.
   point.seconds = std::min(result.seconds, step.seconds);
   point.stopped_early = result.stopped_early;
   for (const int mode : modes) {
@@ -220,7 +220,7 @@ absl::Status LoadRunner::Search(LoadRun& run) {
   for (const LoadPoint& unloaded : run.points) {
     const LatencyQuantiles& ttft = unloaded.summary.ttft;
     const HighestRate found{.mode = unloaded.mode, .limit = *options_.search_factor * ttft.p95};
-    // One at a time would be about half busy.
+    // At half the rate of one request after the other a server is about half busy.
     searches.push_back({found, RateSearch(0.5 / std::max(ttft.mean, 1e-4))});
   }
   bool goes_on = true;

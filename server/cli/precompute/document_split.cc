@@ -9,7 +9,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-// Far below the limits that servers have, and many chunks.
+// Far below servers' limits, and enough text for many chunks.
 constexpr size_t kPieceBytes = size_t{32} << 10;
 constexpr size_t kPieceBytesPerToken = 16;
 

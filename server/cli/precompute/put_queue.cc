@@ -6,7 +6,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-// Far below the limits that servers have, and work for some seconds.
+// Far below servers' limits, and enough work for some seconds.
 constexpr size_t kChunksPerBatch = 16;
 constexpr size_t kBytesPerBatch = size_t{32} << 10;
 
@@ -52,7 +52,7 @@ absl::Status PutQueue::Finish() {
 
 absl::Status PutQueue::Enqueue() {
   absl::MutexLock lock(&mutex_);
-  // One waits while the others are under way.
+  // One batch at most waits while others are under way.
   const auto has_room = [this]()
                             ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !status_.ok() || waiting_.empty(); };
   mutex_.Await(absl::Condition(&has_room));
