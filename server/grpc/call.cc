@@ -10,7 +10,8 @@
 namespace kvblend::server {
 namespace {
 
-// Where nobody knows better: long enough for a request or two to finish, short enough for an interactive client.
+// The default retry delay: long enough for a request or two to finish, short enough for an interactive
+// client.
 constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 
 }  // namespace

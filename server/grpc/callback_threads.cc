@@ -7,7 +7,7 @@
 namespace kvblend::server {
 
 void KeepCallbackThreads() {
-  // Listens nowhere, and is never destroyed.
+  // A server that listens nowhere and is never destroyed: one user more that the threads always have.
   static const grpc::Server* const user = [] {
     auto* service = new grpc::CallbackGenericService;
     grpc::ServerBuilder builder;

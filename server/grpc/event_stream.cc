@@ -31,7 +31,7 @@ class CallReactor : public Base, public MessageSender {
   CancelCall NewCancelCall() override {
     grpc_call_ref(call_);
     const std::shared_ptr<grpc_call> call(call_, &grpc_call_unref);
-    // Not with the context's TryCancel, which can't tell the client why.
+    // The context's TryCancel can't tell the client why.
     return [call](const absl::Status& status) {
       grpc_call_cancel_with_status(call.get(), static_cast<grpc_status_code>(status.code()),
                                    std::string(status.message()).c_str(), nullptr);
@@ -140,7 +140,7 @@ void EventStream::Push(grpc::ByteBuffer message) {
     too_many = streams_->Came(bytes);
     unsent_bytes_ += bytes;
     unsent_.push_back(std::move(message));
-    // What is sent at once waits for nobody.
+    // While nothing is being sent, the message goes out at once and waits for no reader.
     if (busy_ && unsent_bytes_ > streams_->max_unsent_bytes_of_one()) {
       broken_ = cancel = true;
       too_slow_ = absl::StrCat("more than ", streams_->max_unsent_bytes_of_one(),
@@ -182,7 +182,7 @@ void EventStream::EndAsTooSlow(const std::string& why) {
     if (too_slow_.empty()) too_slow_ = why;
     DropUnsent();
     cancel_call = sender_->NewCancelCall();
-    // Then the log has the call as it was for the engine.
+    // The log already has the call as it ended for the engine.
     if (closing_)
       spdlog::warn("a gRPC call was ended while its answer was sent: {}", std::string(status.message()));
   }
@@ -203,7 +203,7 @@ void EventStream::Close(absl::Status status) {
   }
   on_closed_(status);
   {
-    // Not before: the message that is being sent may be done meanwhile, and would finish the call.
+    // Set after on_closed_: a message that has been sent meanwhile would otherwise finish the call.
     absl::MutexLock lock(&mutex_);
     status_ = std::move(status);
     closed_ = true;

@@ -46,7 +46,7 @@ absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
   }
-  // gRPC would take it, and then call the server unreachable.
+  // gRPC would take a file without a certificate, and then call the server unreachable.
   if (!absl::StrContains(text, "-----BEGIN ")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "'; allowed: a file in PEM form"));
   }

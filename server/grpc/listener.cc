@@ -122,7 +122,7 @@ absl::Status Listener::BindUnix(const std::string& path) {
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   Descriptor socket = NewSocket(AF_UNIX);
   if (socket.get() < 0) return Failed(strerror(errno));
-  // What a server left that was killed is in nobody's way; whoever answers there is.
+  // The socket of a server that was killed is removed, that of one that answers stays.
   struct stat found;
   if (stat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) {
     const Descriptor asking = NewSocket(AF_UNIX);
@@ -157,11 +157,11 @@ absl::Status Listener::BindTcp(const std::string& host, const std::string& port)
         error = errno;
         continue;
       }
-      // A server that starts again need not wait for the connections of the one before; a running one's port stays its own.
+      // A server may start before its predecessor's connections are over. A running server keeps its port.
       SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-      SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);  // as the connections inherit it
+      SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);  // connections inherit it
       if (one->ai_family == AF_INET6) SetOption(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard ? 0 : 1);
-      if (port_ != 0) SetPort(one->ai_addr, port_);  // the one that the first was given
+      if (port_ != 0) SetPort(one->ai_addr, port_);  // all sockets have the port that the first one was given
       if (const int failed = BindAndListen(socket.get(), one->ai_addr, one->ai_addrlen); failed != 0) {
         error = failed;
         continue;
@@ -174,7 +174,7 @@ absl::Status Listener::BindTcp(const std::string& host, const std::string& port)
     try_family(AF_UNSPEC);
   } else {
     try_family(AF_INET6);
-    // In use is no reason to look elsewhere.
+    // A port that is in use is no reason to try the other family.
     if (sockets_.empty() && error != EADDRINUSE) try_family(AF_INET);
   }
   return sockets_.empty() ? Failed(strerror(error)) : absl::OkStatus();
@@ -220,7 +220,7 @@ void Listener::Accept(int listening_fd) {
     on_connection_(listening_fd, fd);
     return;
   }
-  // Before any byte of HTTP/2: then clients take it for a connection that failed, and wait longer before each new one.
+  // Before any byte of HTTP/2: clients take it for a failed connection, and wait longer before the next.
   close(fd);
   if (const absl::Time now = SteadyNow(); now - last_warning_ >= kWarnEvery) {
     last_warning_ = now;

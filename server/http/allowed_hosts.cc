@@ -16,7 +16,7 @@ namespace {
 
 constexpr char kAny[] = "*";
 
-/// Without the port, and in lower case.
+/// The host without its port, in lower case.
 std::string NameOf(std::string_view host) {
   // An IPv6 address has colons of its own, in brackets.
   const size_t colon = host.rfind(':');

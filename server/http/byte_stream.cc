@@ -10,7 +10,7 @@
 namespace kvblend::server {
 namespace {
 
-/// Asio's context, which frees what it is given.
+/// Asio's context frees the SSL_CTX that it is given, so it gets a reference of its own.
 asio::ssl::context Share(const TlsContext& tls) {
   SSL_CTX_up_ref(tls.get());
   return asio::ssl::context(tls.get());
@@ -28,7 +28,7 @@ struct ByteStream::Impl {
 ByteStream::ByteStream(tcp::socket socket, TlsContext tls)
     : impl_(std::make_unique<Impl>(std::move(socket))) {
   if (tls == nullptr) return;
-  asio::ssl::context context = Share(tls);  // the stream holds on to what it needs of it
+  asio::ssl::context context = Share(tls);  // the stream's SSL holds the SSL_CTX from here on
   impl_->tls.emplace(impl_->socket, context);
 }
 

@@ -24,7 +24,7 @@ constexpr absl::Duration kLingerTimeout =
 
 void Connection::Read() {
   if (reading_ || state_ == State::kClosed) return;
-  // More than that of requests behind the one in work waits in the socket, which tells no more that the client goes.
+  // More of later requests stays in the socket. Without reading, a timer looks whether the client has gone.
   if (state_ == State::kAnswering && input_.size() >= kReadBytes) return SetReadTimer(kLookAfter);
   reading_ = true;
   read_into_.resize(state_ == State::kIdle || state_ == State::kAnswering ? kIdleReadBytes : kReadBytes);
@@ -32,12 +32,12 @@ void Connection::Read() {
     self->reading_ = false;
     if (self->state_ == State::kClosed) return;
     if (error) {
-      // The end of a client that is not done: whoever closes its half no longer waits.
+      // A client that closes its half no longer waits for an answer.
       self->CloseNow();
       return;
     }
     if (self->state_ == State::kLingering) {
-      self->Read();  // and drop it
+      self->Read();  // and drop what comes
       return;
     }
     self->input_.append(self->read_into_, 0, bytes);
@@ -69,7 +69,7 @@ void Connection::Process() {
       OnHead();
       if (state_ != State::kReceiving) break;
     }
-    // Requests without a body are not those that fill the memory.
+    // Requests without a body do not fill the memory.
     if (body_->bytes() > 0 && *core_->pending_body_bytes > core_->options.max_pending_body_bytes) {
       return Refuse(503, "the server has too many large requests in hand; try again later");
     }
@@ -187,7 +187,7 @@ void Connection::OnReadTimeout() {
 void Connection::SetReadTimer(absl::Duration timeout) {
   read_timer_.expires_after(absl::ToChronoMilliseconds(timeout));
   read_timer_.async_wait([self = shared_from_this()](const AsioError& error) {
-    // Set anew since: the timer had expired already when it was.
+    // The timer was set anew after it had expired.
     if (error || self->read_timer_.expiry() > std::chrono::steady_clock::now()) return;
     self->OnReadTimeout();
   });

@@ -12,7 +12,7 @@
 namespace kvblend::server {
 namespace {
 
-// Left to itself the system keeps megabytes for each client that does not read. Enough for some MB/s around the world.
+// The system would keep megabytes for each client that does not read. Enough for some MB/s around the world.
 constexpr int kSendBufferBytes = 128 << 10;
 
 }  // namespace
@@ -70,7 +70,7 @@ void Connection::Close() {
 bool Connection::Push(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept) {
   if (gone_ || core_->stopped) return false;
   const int64_t unsent = CountUnsent(static_cast<int64_t>(bytes.size()));
-  // A whole answer is in memory already; what is bounded is how far streams may run ahead of their readers.
+  // Only streams are bounded, in how far they run ahead of readers: a whole answer is in memory already.
   if (end == End::kNone && unsent > core_->options.max_unsent_bytes) {
     Close();
     return false;
@@ -104,13 +104,13 @@ void Connection::Write() {
   while (!unsent_.empty() && front_sent_ == unsent_.front().bytes.size()) {
     Piece piece = std::move(unsent_.front());
     unsent_.pop_front();
-    piece.kept = nullptr;  // of a piece without bytes: it comes before whatever tells that the answer is over
+    piece.kept = nullptr;  // before the client can know that the answer is over
     front_sent_ = 0;
     CountUnsent(-static_cast<int64_t>(piece.bytes.size()));
     if (piece.end == End::kNone) continue;
     if (piece.end == End::kAbort) return CloseNow();
     write_timer_.cancel();
-    // Closing with bytes unread would take back what was sent; and TLS has an end of its own to send.
+    // Closing with unread bytes makes the client lose what was sent; and TLS has an end of its own to send.
     if (piece.close_after) return refused_ || !input_.empty() || stream_.is_tls() ? Linger() : CloseNow();
     return AfterAnswer();
   }
@@ -123,7 +123,7 @@ void Connection::Write() {
   for (Piece& piece : unsent_) {
     const size_t skipped = buffers.empty() ? front_sent_ : 0;
     size_t size = piece.bytes.size() - skipped;
-    // The last byte is sent by itself, once `kept` has gone: whoever reads it may rely on that.
+    // The last byte is sent by itself, after `kept` was dropped: clients that have it may rely on that.
     if (piece.kept != nullptr && buffers.empty() && size == 1) piece.kept = nullptr;
     if (piece.kept != nullptr && size > 0) --size;
     buffers.emplace_back(piece.bytes.data() + skipped, size);
@@ -180,7 +180,7 @@ void Connection::CloseNow() {
   DropRequest();
   input_.clear();
   if (const std::shared_ptr<Answer> answer = answer_.lock()) answer->Gone();
-  // Answers may hold this object for longer, but there is nothing left to wait for.
+  // Answers may hold this object for longer, but the server need not wait for it any more.
   absl::MutexLock lock(&core_->mutex);
   core_->connections.erase(this);
 }

@@ -117,7 +117,7 @@ class HttpServerImpl : public HttpServer {
 
   void Serve(tcp::socket socket) {
     if (num_connections() >= core_->options.max_connections) {
-      if (tls_ != nullptr) return;  // a handshake is what there is no room for
+      if (tls_ != nullptr) return;  // there is no room for a handshake
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
       const HttpResponse full =
           WithRequestId(core_->error_page(503, "the server has too many connections; try again later"));
@@ -160,7 +160,7 @@ std::vector<std::shared_ptr<Connection>> ServerCore::Connections() {
 }
 
 void ServerCore::CloseLargest() {
-  // Not under the lock: the last who holds a connection takes it.
+  // Kept outside the lock, which the last holder of a connection takes when it lets go.
   const std::vector<std::shared_ptr<Connection>> all = Connections();
   const auto largest = std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
     return a->unsent_bytes() < b->unsent_bytes();

@@ -54,7 +54,7 @@ Problem CheckSingleHeaders(RequestParser& parser, const AllowedHosts& allowed_ho
     const std::string problem = allowed_hosts.Problem(*request.FindHeader("host"));
     if (!problem.empty()) return {421, problem};
   }
-  // What stands before this server may read another one of them than this server does.
+  // A proxy before this server may read another of them than this server does.
   if (const int64_t num_keys = CountHeaders(request, "authorization"); num_keys > 1) {
     return {400, absl::StrCat("the request has ", num_keys, " Authorization headers; allowed: one")};
   }
@@ -65,11 +65,11 @@ Problem CheckTransferEncoding(RequestParser& parser) {
   const HttpRequest& request = parser.request();
   const std::string* coding = request.FindHeader("transfer-encoding");
   if (coding == nullptr) return {};
-  // Whatever is sent in another coding would end elsewhere for whoever understands it.
+  // A proxy that understands another coding would see the body end elsewhere.
   if (CountHeaders(request, "transfer-encoding") > 1 || !absl::EqualsIgnoreCase(*coding, "chunked")) {
     return {501, absl::StrCat("Transfer-Encoding is '", *coding, "'; implemented: one header, 'chunked'")};
   }
-  // Whoever stands before this server and knows HTTP/1.0 only takes the body for what comes behind it (RFC 9112, 6.1).
+  // A proxy that knows HTTP/1.0 alone would take the body for the next request (RFC 9112, 6.1).
   if (parser.is_http_1_0()) {
     return {400, "the request is of HTTP/1.0 and has a Transfer-Encoding; allowed: Content-Length"};
   }

@@ -17,8 +17,8 @@ using BoostView = boost::beast::string_view;
 
 std::string ToString(BoostView text) { return std::string(text.data(), text.size()); }
 
-// Whether a line that could not be parsed ends as one of another version does, rather than with a bare line feed or
-// with no version at all.
+// Whether a request line that could not be parsed ends with a version of HTTP that is not known here, rather
+// than with a bare line feed or no version at all.
 bool NamesAnotherVersion(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, bytes.find('\n'));
   const size_t version = line.rfind(" HTTP/");
@@ -45,7 +45,7 @@ struct RequestParser::Impl : http::basic_parser<true> {
   void on_response_impl(int, BoostView, int, error_code& error) override { error = {}; }
   void on_field_impl(http::field, BoostView name, BoostView value, error_code& error) override {
     error = {};
-    // Trailers: whatever stands before this server has checked the headers only (RFC 9110, 6.5.1).
+    // Trailers are left out: a proxy before this server has checked the headers alone (RFC 9110, 6.5.1).
     if (is_header_done()) return;
     request.headers.emplace_back(absl::AsciiStrToLower(ToString(name)), ToString(value));
   }

@@ -18,7 +18,8 @@
 namespace kvblend::server {
 namespace {
 
-/// What OpenSSL has noted last, and forgets then; the system's own words where it began with those ("system lib" says little).
+/// The last error that OpenSSL has noted, which it then forgets. In the system's words where the system's
+/// error came first ("system lib" says little).
 std::string LastProblem() {
   const unsigned long first = ERR_peek_error();      // NOLINT(google-runtime-int): OpenSSL's type
   const unsigned long code = ERR_peek_last_error();  // NOLINT(google-runtime-int)
@@ -97,7 +98,7 @@ absl::StatusOr<TlsPem> ToPem(const TlsContext& context) {
   for (int i = 0; written && i < sk_X509_num(chain); ++i) {
     written = PEM_write_bio_X509(identity.get(), sk_X509_value(chain, i)) == 1;
   }
-  // Nothing adds to the store while a context is in use, but for what looks into folders, which is not asked to.
+  // Only lookups in folders add to the store of a context that is in use, and there are none.
   const STACK_OF(X509_OBJECT)* trusted = X509_STORE_get0_objects(SSL_CTX_get_cert_store(raw));
   for (int i = 0; written && i < sk_X509_OBJECT_num(trusted); ++i) {
     X509* certificate = X509_OBJECT_get0_X509(sk_X509_OBJECT_value(trusted, i));
@@ -132,7 +133,7 @@ absl::Status ReloadingTls::Load() {
 
 void ReloadingTls::Reload() {
   absl::Status loaded;
-  // OpenSSL would wait for whoever writes into a pipe, and so would the end of the server.
+  // OpenSSL would wait for a pipe's writer, and the end of the server for OpenSSL.
   for (const std::string& path : files_.paths()) {
     std::error_code ignored;
     if (path.empty() || !std::filesystem::is_other(std::filesystem::status(path, ignored))) continue;
