@@ -35,7 +35,7 @@ Json Delta(const char* part, Json value, int index = 0) {
   return {{"index", index}, {"delta", {{"message", {{part, std::move(value)}}}}}};
 }
 
-/// Of the names and values in a source's data, about.
+/// About how many bytes the names and values in a source's data have.
 int64_t DataBytes(const Source& source) {
   size_t bytes = 0;
   for (const auto& [name, value] : source.data.items()) {

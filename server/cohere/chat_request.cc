@@ -19,7 +19,7 @@ constexpr int64_t kMaxStopSequences = 5;
 constexpr int64_t kMaxPriority = 999;   // the lowest
 constexpr size_t kMaxIdBytes = 256;     // of a document: no part of the prompt, and in each of its citations
 constexpr size_t kShownNameBytes = 80;  // of a document's field, in messages
-// What Cohere's API documents for requests that do not say.
+// The defaults that Cohere's API documents.
 constexpr double kTemperature = 0.3;
 constexpr double kTopP = 0.75;
 
@@ -122,7 +122,7 @@ void ReadSampling(FieldReader& fields, ChatRequest* to) {
   sampling.set_presence_penalty(ReadPenalty(fields, "presence_penalty"));
 }
 
-/// 0, the highest, is what a request has that does not say: its key's own, or normal. All others are behind that.
+/// 0, the highest, is the default: the key's own priority, or normal. All others are low.
 void ReadPriority(FieldReader& fields, v1::GenerateRequest* request) {
   const auto priority = fields.Integer("priority", 0, kMaxPriority);
   if (!priority.has_value()) return;

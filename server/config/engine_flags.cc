@@ -95,7 +95,7 @@ std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) 
     added.push_back(std::visit(Adder{app, options, option}, option.value));
     added.back()->group(option.group);
     if (*option.type != '\0') added.back()->type_name(option.type);
-    // How to reach what is not there would do nothing.
+    // Without --chunk-redis these would do nothing.
     if (absl::StartsWith(option.name, "chunk-redis-")) added.back()->needs(app.get_option("--chunk-redis"));
   }
   return added;

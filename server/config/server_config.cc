@@ -73,7 +73,7 @@ void SetRatio(const std::string& text, RatioOptions& ratio) {
   }
 }
 
-// What holds for requests that say nothing of it; those of the command line have flags of their own.
+// Defaults of requests. Requests of the command line have flags of their own.
 void AddRequestDefaults(CLI::App& app, RatioOptions& ratio) {
   constexpr char kGroup[] = "Blending";
   app.add_option_function<std::string>(
@@ -235,7 +235,7 @@ void AddFlags(CLI::App& app, ServerConfig& config) {
   }
 }
 
-// An option has one variable: that of a second name, as --no-self-check, would be overlooked.
+// Refuses variables of an option's second name, such as --no-self-check, which CLI11 would overlook.
 absl::Status CheckVariables(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& names = option->get_lnames();
@@ -271,7 +271,7 @@ class SettingsFile : public CLI::ConfigTOML {
   explicit SettingsFile(const CLI::App& app) : app_(app) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    // A device, or a model that was given by mistake, has no end, or one beyond memory.
+    // Bounded: a device has no end, and a model that was given by mistake may not fit into memory.
     std::string text(kMaxConfigBytes + 1, '\0');
     input.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<size_t>(input.gcount()));
@@ -331,7 +331,7 @@ bool IsLoopback(const std::string& address) {
   for (const char* host : {"localhost:", "[::1]:", "unix:"}) {
     if (absl::StartsWith(address, host)) return true;
   }
-  // Not a name that begins like that.
+  // Parsed, since a host's name may begin with "127." too.
   in_addr parsed;
   const std::string host = address.substr(0, address.rfind(':'));
   if (absl::StartsWith(host, "127.") && inet_pton(AF_INET, host.c_str(), &parsed) == 1) return true;

@@ -18,13 +18,13 @@
 namespace kvblend::server {
 namespace {
 
-/// `allows` may change the text. `description` is for --help.
+/// `allows` tells whether a text is allowed, and may change it. `description` is for --help.
 CLI::Validator Checked(const std::string& flag, const std::string& allowed, const std::string& description,
                        std::function<bool(std::string&)> allows) {
   return CLI::Validator(
       [flag, allowed, allows = std::move(allows)](std::string& text) {
         const std::string given = text;
-        // A kind of error that CLI11 lets through: it puts the flag's name before all that a validator says.
+        // Thrown, since CLI11 would put the flag's name before a message that is returned.
         if (!allows(text)) {
           throw CLI::ParseError(absl::StrCat(flag, " is '", given, "'; allowed: ", allowed),
                                 CLI::ExitCodes::ValidationError);

@@ -17,9 +17,10 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 
-/// Makes "query" to "POLICY_QUERY" wherever the message has an enumeration. Refuses what protobuf's parser takes although its
-/// JSON has no such thing: "yes" for a boolean, one value for a list of them; a null in a list, which it leaves out, and a list in
-/// it, whose values it puts in place of it: answers count values by their places; and a field under both of its names.
+/// Turns "query" into "POLICY_QUERY" wherever the message has an enumeration. Refuses what protobuf's parser
+/// takes although its JSON does not have it: "yes" for a boolean; one value for a list; a null or a list
+/// within a list, which the parser leaves out or flattens, so that answers would count values by other
+/// places; a field under both of its names.
 absl::Status PrepareJson(const Descriptor& descriptor, const std::string& prefix, nlohmann::json& json) {
   if (!json.is_object()) return absl::OkStatus();
   std::set<const FieldDescriptor*> seen;

@@ -113,7 +113,7 @@ absl::Status ConvertPromptAndBlend(From& from, To* to) {
   return status;
 }
 
-/// Whose chunks, and what stands before them: what all requests about chunks' texts have in common.
+/// The namespace and the anchor, which all requests about chunks' texts have.
 template <typename WireRequest, typename Request>
 absl::Status TakeAnchor(WireRequest& request, Request* to) {
   to->caller.tenant_namespace = std::move(*request.mutable_namespace_());

@@ -20,7 +20,7 @@ constexpr char kParamPayload[] = "kvblend/param";
 constexpr char kLoggedPayload[] = "kvblend/logged";
 constexpr size_t kShownBytes = 80;
 
-/// What a body must be before memory is taken for its values.
+/// Checks a body's limits before memory is taken for its values.
 class Limits final : public JsonEvents<Json> {
  public:
   const absl::Status& status() const { return status_; }
@@ -106,7 +106,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) try {
   if (json.is_object()) return json;
   return absl::InvalidArgumentError("the body is no JSON object");
 } catch (const std::bad_alloc&) {
-  // What was taken for it is free again, and whoever asked for less is served.
+  // The memory taken so far is free again, and smaller requests are served.
   return absl::ResourceExhaustedError("there is no memory for the body's JSON");
 }
 

@@ -56,7 +56,7 @@ class TextFormatter : public spdlog::formatter {
     spdlog::details::log_msg clean = message;
     clean.payload = payload;
     pattern_.format(clean, line);
-    // Where the level stands, which the pattern found: a sink for terminals colors it.
+    // Where the pattern has put the level, which sinks for terminals color.
     message.color_range_start = clean.color_range_start;
     message.color_range_end = clean.color_range_end;
   }

@@ -49,7 +49,7 @@ int FailToStart(const absl::Status& status) {
   return kStartFailed;
 }
 
-// An address as it was given, with the port where that does not say it: that of port 0.
+// An address as it was given; behind port 0 the port that the system chose.
 std::string Place(const std::string& address, int port) {
   return absl::EndsWith(address, ":0") ? absl::StrCat(address, " (port ", port, ")") : address;
 }
@@ -110,7 +110,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   HttpServerOptions options;
   options.address = address;
   options.tls = TlsOf(config);
-  // Whoever else is reached has been let in on purpose, and with TLS a page of another name gets no connection.
+  // Others are reachable on purpose, and TLS keeps pages of other names out.
   if (config.api_keys_path.empty() && !options.tls.enabled() && IsLoopback(config.api.address)) {
     options.allowed_hosts = AllowedHosts("--api-allowed-hosts", config.api.allowed_hosts);
   }

@@ -38,12 +38,12 @@ constexpr std::array<NamePair, 18> kSameMeaning = {{
 
 constexpr std::string_view kByReason = "vllm:request_success_total";
 
-/// An answer that ended by itself, or for want of room.
+/// vLLM has two reasons: the answer ended by itself, or had no more room.
 std::string FinishedReason(std::string_view ours) {
   return ours == "end_of_text" || ours == "stop_string" ? "stop" : "length";
 }
 
-/// All values of a family of counters that have the same label there.
+/// Adds the values of our counters that vLLM has under one label.
 void AddUp(const MetricFamily& ours, std::string_view theirs, const std::string& model_name,
            std::vector<ClientMetric>& metrics) {
   for (const ClientMetric& metric : ours.metric) {

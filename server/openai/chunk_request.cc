@@ -10,7 +10,7 @@ namespace kvblend::server::openai {
 
 namespace {
 
-/// Protobuf's errors quote what is wrong.
+/// Errors of protobuf quote the part that is wrong.
 absl::Status ParseBody(const Json& json, google::protobuf::Message* message) {
   const absl::Status status = ParseJson(ToText(json), *message);
   if (status.ok()) return status;
@@ -28,7 +28,7 @@ absl::StatusOr<PutRequest> ParsePutRequest(std::string_view body) {
     to.stream = fields.Bool("stream").value_or(false);
     if (const Json* given = fields.Value("documents"); given != nullptr)
       fields.Note(AddDocuments(*given, &documents));
-    for (const auto& [name, unused] : json.items()) fields.Ignore({name.c_str()});  // the message knows
+    for (const auto& [name, unused] : json.items()) fields.Ignore({name.c_str()});  // ParseBody checks them
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
   }
   json.erase("stream");

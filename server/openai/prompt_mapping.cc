@@ -15,7 +15,7 @@ struct Part {
   bool is_document = false;
 };
 
-/// `what` is ours, not the client's: that is a ValueError.
+/// `what` is in our words. A value of the client's is for ValueError.
 absl::Status NotAllowed(const std::string& path, const std::string& what, const std::string& allowed) {
   return FieldError(path, absl::StrCat(path, " is ", what, "; allowed: ", allowed));
 }
@@ -23,7 +23,7 @@ absl::Status NotAllowed(const std::string& path, const std::string& what, const 
 absl::StatusOr<std::string> TextPart(const Json& json, const std::string& path) {
   FieldReader fields(json, path);
   const std::string type = fields.String("type").value_or("");
-  // What another type has is not what is wrong.
+  // Fields of a part of another type are not what is wrong.
   if (fields.ok() && type != "text") return ValueError(absl::StrCat(path, ".type"), Quoted(type), "'text'");
   const auto text = fields.String("text");
   fields.Ignore({"cache_control"});
@@ -230,7 +230,7 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
       turn.set_role(v1::ROLE_ASSISTANT);
       turn.set_text(std::move(text));
     } else {
-      // The parts stay the parts that they were when the message was the last one.
+      // Split as it was when the message was the last one, so that its chunks are found again.
       KVBLEND_ASSIGN_OR_RETURN(std::vector<Part> parts, Parts(content, content_path));
       v1::Turn& turn = *prompt->add_history();
       turn.set_role(v1::ROLE_USER);

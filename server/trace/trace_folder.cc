@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<TraceFolder>> TraceFolder::Open(const std::string
     return absl::InvalidArgumentError(
         absl::StrCat("--trace-dir is ", path, ": ", error.message(), "; allowed: a folder to write to"));
   }
-  // Not said for every trace only when it is lost. A full disk may have room again.
+  // Tried at the start, so that the error is not told by lost traces alone. A full disk may have room again.
   const std::string probe = absl::StrCat(path, "/", kPrefix, "probe", kSuffix, kUnfinished);
   if (absl::Status status = WriteBytes(probe, ""); !status.ok() && !absl::IsResourceExhausted(status)) {
     return absl::InvalidArgumentError(

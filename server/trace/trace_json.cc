@@ -31,7 +31,7 @@ void AppendName(const char* kind, int thread, std::string_view name, std::string
 
 void AppendEvent(const RequestTrace::Span& span, std::string* json) {
   absl::StrAppendFormat(json, R"({"ph":"X","pid":1,"tid":%d,"name":"%s)", ThreadOf(span.track), span.name);
-  // The layers themselves are told apart at a glance; what is within them can be summed by name.
+  // Layers have numbers, to be told apart. Spans within them have none, so that viewers sum them by name.
   if (span.layer >= 0 && std::string_view(span.name) == "layer") absl::StrAppend(json, " ", span.layer);
   absl::StrAppend(json, "\",");
   absl::StrAppend(json, R"("ts":)");
