@@ -50,7 +50,7 @@ constexpr std::array kArchitectures = {
                  .reads_long_rope = true,
                  .windowed_layers = WindowedLayers::kAll},
     Architecture{.name = "granite", .rope_layout = RopeLayout::kInterleaved, .reads_scales = true},
-    // What it calls the norm behind attention is the one before the MLP.
+    // Its files name the norm before the MLP as if it were behind attention.
     Architecture{.name = "gpt-oss",
                  .activation = Activation::kClampedSilu,
                  .qkv_bias = Presence::kAlways,

@@ -50,7 +50,7 @@ void ReadDimensions(KeyReader& keys, ModelConfig& config) {
   config.rope_freq_base = static_cast<float>(keys.FloatOr("rope.freq_base", 0, 1e12, 10000));
 }
 
-// How many experts, and which of the feed-forward lengths is theirs.
+// Reads how many experts there are, and which of the feed-forward lengths is theirs.
 absl::Status ReadExperts(const GgufFile& file, KeyReader& keys, ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   if (architecture.experts == Presence::kNever) return absl::OkStatus();
@@ -59,7 +59,7 @@ absl::Status ReadExperts(const GgufFile& file, KeyReader& keys, ModelConfig& con
                               : keys.IntegerOr("expert_count", 0, kernels::kMaxExperts, 0);
   KVBLEND_RETURN_IF_ERROR(keys.status());
   if (config.num_experts == 0) {
-    // Whatever else is said of experts must be as if nothing were.
+    // Without experts, other keys about them must be 0 or missing.
     keys.IntegerOr("expert_used_count", 0, 0, 0);
     keys.IntegerOr("expert_feed_forward_length", 0, 0, 0);
     return keys.status();
@@ -122,12 +122,12 @@ absl::Status ReadScales(KeyReader& keys, ModelConfig& config) {
   config.residual_scale = static_cast<float>(keys.FloatOr("residual_scale", 0, kMaxScale, 1));
   config.attention_scale =
       static_cast<float>(keys.FloatOr("attention.scale", 0, kMaxScale, config.attention_scale));
-  // The file says by what logits are divided.
+  // Logits are divided by the file's number.
   config.logit_scale = static_cast<float>(1 / keys.FloatOr("logit_scale", kMinDivisor, kMaxScale, 1));
   return keys.status();
 }
 
-// 0, which is no cap, or one that backends take.
+// Reads 0, which means no cap, or a cap that backends take.
 absl::Status ReadSoftCap(const GgufFile& file, KeyReader& keys, std::string_view key, float fallback,
                          float& cap) {
   cap = fallback;
@@ -150,7 +150,7 @@ absl::Status ReadSoftCaps(const GgufFile& file, KeyReader& keys, ModelConfig& co
                      config.logit_soft_cap);
 }
 
-// Which layers see all tokens, and how each rotates.
+// Reads which layers see all tokens, and how each rotates.
 absl::Status ReadLayers(const GgufFile& file, KeyReader& keys, const RopeShape& shape, ModelConfig& config) {
   const Architecture& architecture = *config.architecture;
   KVBLEND_ASSIGN_OR_RETURN(RopeConfig rope, ReadRopeConfig(file, architecture, shape));

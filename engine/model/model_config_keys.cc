@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 15> kReadKeys = {
     "vocab_size",
 };
 
-// They describe a model without changing its results, or change them only together with a key that is looked at.
+// Keys that do not change results, or change them only together with a key that is looked at.
 constexpr std::array<std::string_view, 5> kHarmlessKeys = {
     "rope.scaling.attn_factor",              // rope_config.cc refuses it where it has no meaning
     "rope.scaling.finetuned",                // whether training used the scaling

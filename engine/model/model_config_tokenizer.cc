@@ -70,7 +70,7 @@ absl::Status ReadTokenTypes(const GgufFile& file, text::TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
-// What says where prompts begin and end, and what is unknown.
+// Reads the ids of tokens that begin and end prompts, and of the unknown token.
 absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
   std::optional<int32_t> turn_end;
   std::optional<int32_t> message_end;
@@ -88,7 +88,7 @@ absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
   for (const std::optional<int32_t>& id : {turn_end, message_end}) {
     if (id) spec.end_of_generation.push_back(*id);
   }
-  constexpr std::string_view kMore = "tokenizer.ggml.eog_token_ids";  // of folders that list more
+  constexpr std::string_view kMore = "tokenizer.ggml.eog_token_ids";  // written for folders that list more
   if (file.HasKey(kMore)) {
     KVBLEND_ASSIGN_OR_RETURN(const std::vector<int32_t> more, file.GetInt32Array(kMore));
     spec.end_of_generation.insert(spec.end_of_generation.end(), more.begin(), more.end());
@@ -134,8 +134,8 @@ absl::Status ReadSentencePiece(const GgufFile& file, text::TokenizerSpec& spec) 
   return ReadBool(file, "tokenizer.ggml.remove_extra_whitespaces", spec.remove_extra_whitespaces);
 }
 
-// The same values mean another model. SentencePiece takes the least probable of the normal pieces for what is unknown,
-// less a penalty.
+// Turns what ReadSentencePiece has read into a unigram model. SentencePiece scores unknown text as the least
+// probable of the normal pieces, less a penalty.
 absl::Status MakeUnigram(const GgufFile& file, text::TokenizerSpec& spec) {
   constexpr float kUnknownPenalty = 10;
   constexpr std::string_view kMapKey = "tokenizer.ggml.precompiled_charsmap";

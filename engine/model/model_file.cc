@@ -8,7 +8,7 @@
 namespace kvblend::model {
 
 absl::StatusOr<GgufFile> OpenModel(const std::string& path) {
-  std::error_code ignored;  // what is no folder for want of rights or existence, opening it as a file names
+  std::error_code ignored;  // if the path cannot be looked at, opening it as a file gives the error
   if (std::filesystem::is_directory(path, ignored)) return PresentFolder(MapFolder(path), path);
   return GgufFile::Open(path);
 }

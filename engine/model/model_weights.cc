@@ -19,7 +19,7 @@ namespace {
 using kernels::PackedWeights;
 using kernels::WeightUsage;
 
-/// Vectors that belong to Q and K heads, in the order in which their rows are taken.
+/// Puts the elements of Q's or K's heads into the order in which the rows of their weights are taken.
 void Reorder(const ModelConfig& config, int64_t num_heads, std::vector<float>& values) {
   const std::vector<int32_t>& order = config.rotation_order;
   if (order.empty()) return;
@@ -42,7 +42,7 @@ class Loader {
     std::string name;
     int64_t rows;
   };
-  /// "ffn_up", with so many rows for each expert.
+  /// For example "ffn_up", with so many rows for each expert.
   struct ExpertPart {
     std::string_view name;
     int64_t rows;
@@ -61,20 +61,20 @@ class Loader {
   absl::StatusOr<std::vector<float>> ReadVector(std::string_view name, int64_t size);
   absl::Status Upload(const std::vector<float>& values, std::unique_ptr<kernels::Buffer>& buffer);
   absl::Status LoadVector(std::string_view name, int64_t size, std::unique_ptr<kernels::Buffer>& buffer);
-  /// All that is of use has been read.
+  /// To be called when all that is needed has been read.
   void CountEnd() { CountRead(total_bytes_); }
   absl::Status LoadLayer(int32_t layer, LayerWeights& weights);
 
  private:
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
   absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
-  /// Of matrices other than Q, K and V. What is rounded in the first and in the last layer changes answers most.
+  /// For matrices other than Q, K and V. Rounding in the first and the last layer changes answers most.
   WeightUsage UsageIn(int32_t layer) const {
     return layer == 0 || layer + 1 == config_.num_layers ? WeightUsage::kLinear
                                                          : WeightUsage::kTolerantLinear;
   }
   void CountRead(int64_t bytes) {
-    // A matrix that cannot be kept as codes is read once more.
+    // Bounded, as a matrix that cannot be kept as codes is read twice.
     read_bytes_ = std::min(read_bytes_ + bytes, total_bytes_);
     if (progress_ != nullptr) progress_(read_bytes_, total_bytes_);
   }
@@ -267,7 +267,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
   }
   KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
   loader.CountEnd();
-  // Once more: reading a tensor may have brought the end of the one before it back, huge pages and all.
+  // Once more: reading a tensor may have brought back the end of the one before it, huge pages and all.
   for (const GgufTensor& tensor : file.tensors()) tensor.ReleasePages();
   return weights;
 }

@@ -31,7 +31,7 @@ class CanonicalBytes {
   void AddDigest(absl::Span<const std::byte> bytes) {
     const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
     XXH3_128bits_reset(state.get());
-    // A piece at a time, whose memory is given back: a tensor need not fit beside the weights that were made of it.
+    // Releases memory piece by piece: a tensor need not fit beside the weights that were made of it.
     constexpr size_t kPiece = size_t{1} << 20;
     while (!bytes.empty()) {
       const absl::Span<const std::byte> piece = bytes.first(std::min(kPiece, bytes.size()));

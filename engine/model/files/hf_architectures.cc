@@ -121,7 +121,7 @@ constexpr HfField kGptOssFields[] = {
     {"initial_context_length", kHarmless},  // RoPE's scaling says it too
 };
 
-// What nearly all have.
+// Tensors that nearly all architectures have.
 #define KVBLEND_ATTENTION_TENSORS                                                                    \
   {"input_layernorm.weight", "attn_norm.weight"}, {"self_attn.q_proj.weight", "attn_q.weight"},      \
       {"self_attn.q_proj.bias", "attn_q.bias"}, {"self_attn.k_proj.weight", "attn_k.weight"},        \

@@ -13,7 +13,7 @@ namespace kvblend::model {
 namespace {
 
 constexpr int64_t kMaxHfInteger = std::numeric_limits<int32_t>::max();
-// No backend has larger ones (kernels/checks.cc). To be known here, as RoPE's divisors are made before any tensor is looked at.
+// Backends take no more (kernels/checks.cc). Bounded here: RoPE's divisors are made before tensors are read.
 constexpr int64_t kMaxHfHeadDim = 65536;
 
 const HfField* FindField(absl::Span<const HfField> fields, std::string_view name) {
@@ -169,7 +169,7 @@ absl::Status ConfigTranslator::CheckLayerTypes(bool has_window) const {
   return absl::OkStatus();
 }
 
-// One number for each layer, 1 where it has RoPE.
+// no_rope_layers has one number for each layer, 1 where the layer has RoPE.
 absl::Status ConfigTranslator::CheckRotatedLayers() const {
   const nlohmann::json* layers = config_.Find("no_rope_layers");
   if (layers == nullptr) return absl::OkStatus();

@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadShards(const nlohmann:
   }
   std::set<std::string> shards;
   for (const auto& [tensor, file] : map->items()) {
-    // In this folder alone: a name that leads out of it is no shard's.
+    // Shards are in this folder: names that lead out of it are refused.
     const auto* shard = file.get_ptr<const std::string*>();
     if (shard == nullptr || shard->find('/') != std::string::npos || !shard->ends_with(".safetensors")) {
       return absl::InvalidArgumentError(Concat(path, ": tensor ", Quote(tensor), " is in ", ShowJson(file),
@@ -117,7 +117,7 @@ absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadShards(const nlohmann:
     }
   }
   if (tensors.size() == map->size()) return tensors;
-  // Names are distinct in each file and in the index, and each file's are in the index: some are in no file.
+  // No file has a name twice, and all their names are in the index: some names of the index are in no file.
   std::set<std::string_view> found;
   for (const SafeTensor& tensor : tensors) found.insert(tensor.name);
   std::string missing;
@@ -136,9 +136,9 @@ absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadTensors() const {
       Concat(name_, ": there is no model.safetensors and no model.safetensors.index.json"));
 }
 
-// The ids that config.json and generation_config.json give. Of several that end a text, GGUF files have keys for two
-// that chat models use: the end of a text and that of a turn; in these lists the latter stands last. Those between end an
-// answer too.
+// The ids that config.json and generation_config.json give. Of several that end an answer, GGUF files have
+// keys for two that chat models use: the end of a text, and the end of a turn, which is last in these lists.
+// Those between get a key of their own.
 absl::Status FolderReader::ReadTokenIds(const HfFields& config) {
   KVBLEND_ASSIGN_OR_RETURN(const auto generation, FindJson("generation_config.json", kMaxConfigBytes));
   const nlohmann::json* eos = config.Find("eos_token_id");
@@ -179,7 +179,7 @@ absl::Status FolderReader::ReadTemplate(const nlohmann::json* tokenizer_config) 
   } else if (tokenizer_config != nullptr && tokenizer_config->contains("chat_template")) {
     const nlohmann::json& value = (*tokenizer_config)["chat_template"];
     const nlohmann::json* chosen = value.is_string() ? &value : nullptr;
-    // Several, by name.
+    // Several templates, by name.
     if (value.is_array()) {
       for (const nlohmann::json& named : value) {
         const bool is_default = named.is_object() && named.value("name", nlohmann::json()) == "default";

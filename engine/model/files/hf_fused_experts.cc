@@ -29,7 +29,7 @@ struct OutputsTaken {
   int64_t step;
 };
 
-/// Where a row of the tensor lies: rows of the first expert first.
+/// Where a row of the tensor is found: the first expert's rows come first.
 struct FusedShape {
   int64_t outputs;  // of each expert
   int64_t inputs;
@@ -136,7 +136,7 @@ class FusedExpertsTranslator {
   FusedExpertsTranslator(const HfModel& model, std::string_view name, TranslatedModel& out)
       : model_(model), name_(name), out_(out) {}
 
-  /// Whether the tensor is one of them, which must stay.
+  /// Whether the tensor belongs to fused experts; then it must stay where it is.
   bool Take(const SafeTensor& tensor);
   absl::Status AddAll();
 
@@ -210,7 +210,7 @@ absl::Status FusedExpertsTranslator::AddWeights(const std::string& prefix, const
     return Invalid(tensor,
                    Concat("has ", shape.outputs, " outputs; allowed: as many for the gate as behind it"));
   }
-  // Two tensors come from the same bytes, which one of them counts.
+  // Two tensors are made of the same bytes; the first one counts them.
   if (taken.first == 0) out.data = tensor.data;
   out.dims = {shape.inputs, shape.rows(), model_.num_experts};
   out_.AddTensor(Concat(prefix, taken.gguf_name, "_exps.weight"), std::move(out));
@@ -271,7 +271,7 @@ absl::Status TranslateFusedExperts(std::vector<SafeTensor>& tensors, const HfMod
                                    std::string_view name, TranslatedModel& out) {
   FusedExpertsTranslator translator(model, name, out);
   std::vector<SafeTensor> taken, others;
-  taken.reserve(tensors.size());  // so that they stay where they are
+  taken.reserve(tensors.size());  // so that Take's pointers stay valid
   for (SafeTensor& tensor : tensors) {
     taken.push_back(std::move(tensor));
     if (translator.Take(taken.back())) continue;

@@ -14,19 +14,19 @@
 namespace kvblend::model {
 namespace {
 
-// What transformers takes for fields of Gemma 3's text part that a configuration leaves out, as those of the published
-// models do.
+// What transformers takes for fields of Gemma 3's text part that configurations leave out, also published
+// ones.
 constexpr char kGemma3Defaults[] =
     R"({"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
         "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256, "sliding_window": 4096,
         "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": true})";
 
-// About images, and where they stand among tokens.
+// Fields about images, and where these stand among tokens.
 constexpr std::array<std::string_view, 12> kImageFields = {
     "boi_token_id",   "boi_token_index",   "eoi_token_id",        "eoi_token_index",
     "image_token_id", "image_token_index", "mm_tokens_per_image", "projector_hidden_act",
     "text_config",    "video_token_id",    "vision_config",       "vision_feature_layer"};
-// They are of the whole model, and count for its text part where that has none of its own.
+// Fields of the whole model, which count for its text part where that has none of its own.
 constexpr std::array<std::string_view, 4> kSharedFields = {"bos_token_id", "eos_token_id",
                                                            "quantization_config", "tie_word_embeddings"};
 
@@ -66,7 +66,7 @@ absl::StatusOr<std::optional<nlohmann::json>> TextPartOf(const HfFields& config)
 
 absl::StatusOr<std::vector<SafeTensor>> TextTensorsOf(std::vector<SafeTensor> tensors,
                                                       std::string_view name) {
-  // Two generations of transformers name them.
+  // Tensor names of two generations of transformers.
   static constexpr std::string_view kOfImages[] = {"vision_tower.", "multi_modal_projector.",
                                                    "model.vision_tower.", "model.multi_modal_projector."};
   static constexpr std::pair<std::string_view, std::string_view> kRenamed[] = {

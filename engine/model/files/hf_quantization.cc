@@ -28,7 +28,7 @@ absl::Status ReadBlock(const HfFields& fields, std::string_view name, HfModel& m
   return absl::OkStatus();
 }
 
-// "weights" of a group of compressed-tensors.
+// The object "weights" of a group of compressed-tensors.
 absl::Status ReadGroupWeights(const HfFields& weights, HfModel& model) {
   KVBLEND_ASSIGN_OR_RETURN(const auto type, weights.Text("type"));
   if (type != "float") return weights.NotImplemented("type", "\"float\"");
@@ -45,7 +45,7 @@ absl::Status ReadGroupWeights(const HfFields& weights, HfModel& model) {
 absl::Status ReadCompressedTensors(const HfFields& fields, HfModel& model) {
   KVBLEND_ASSIGN_OR_RETURN(const auto format, fields.Text("format"));
   if (format != "float-quantized") return fields.NotImplemented("format", "\"float-quantized\"");
-  // Weights that are rotated as well.
+  // Says that weights are rotated as well.
   const nlohmann::json* transforms = fields.Find("transform_config");
   if (transforms != nullptr && !transforms->empty()) return fields.NotImplemented("transform_config", "{}");
   const nlohmann::json* groups = fields.Find("config_groups");
@@ -56,7 +56,7 @@ absl::Status ReadCompressedTensors(const HfFields& fields, HfModel& model) {
     if (!group.is_object()) return absl::InvalidArgumentError(Concat(path, " is no object"));
     const HfFields group_fields(group, path);
     const nlohmann::json* weights = group_fields.Find("weights");
-    if (weights == nullptr) continue;  // activations alone
+    if (weights == nullptr) continue;  // the group is about activations alone
     if (!weights->is_object()) return group_fields.Wrong("weights", "an object");
     KVBLEND_RETURN_IF_ERROR(ReadGroupWeights(HfFields(*weights, Concat(path, ": weights")), model));
   }

@@ -132,7 +132,7 @@ absl::Status RopeTranslator::TranslateYarn(const HfFields& scaling) {
     out_.SetFloat(Key(Concat("scaling.yarn_", bound)), turns);
   }
   if (scaling.Find("attention_factor") != nullptr) {
-    // GGUF files have what remains when the factor that the paper gives is taken out.
+    // GGUF files have attention_factor divided by the factor that YaRN's paper gives.
     KVBLEND_ASSIGN_OR_RETURN(const double attention, RequirePositive(scaling, "attention_factor"));
     out_.SetFloat(Key("scaling.attn_factor"), attention / (factor > 1 ? 1 + 0.1 * std::log(factor) : 1));
   }

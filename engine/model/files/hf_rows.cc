@@ -13,7 +13,7 @@ namespace {
 float LoadScale(const HfMatrix& matrix, int64_t index) {
   float scale = 0;
   const int64_t size = SizeOf(matrix.scale_dtype);
-  // A whole number of elements of a type that is not quantized: it cannot fail.
+  // It cannot fail for a whole element of a type that is not quantized.
   DequantizeRow(GgufTypeOf(matrix.scale_dtype), matrix.scales.subspan(index * size, size), {&scale, 1})
       .IgnoreError();
   return scale;

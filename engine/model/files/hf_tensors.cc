@@ -16,10 +16,10 @@
 namespace kvblend::model {
 namespace {
 
-// By who wrote the folder. Either multiplies what is stored.
+// The name depends on who wrote the folder; either scale multiplies what is stored.
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kScaleEndings[] = {".weight_scale_inv", ".weight_scale"};
-// Of activations and of KV, neither of which is rounded here.
+// Scales of activations and of KV, neither of which is rounded here.
 constexpr std::string_view kUnusedScales[] = {".activation_scale",  ".input_scale",
                                               ".input_scale_ub",    ".output_scale",
                                               ".self_attn.k_scale", ".self_attn.v_scale"};
@@ -33,8 +33,8 @@ const HfTensorName* FindName(absl::Span<const HfTensorName> names, std::string_v
 // Where a tensor goes.
 struct HfPlace {
   std::string name;       // in GGUF files; empty: it is not needed
-  int64_t expert = -1;    // of so many that one tensor holds
-  bool is_query = false;  // or key: what is rotated
+  int64_t expert = -1;    // which of the experts that one tensor holds
+  bool is_query = false;  // queries and keys are rotated
   bool is_key = false;
 };
 

@@ -15,13 +15,13 @@ namespace {
 constexpr size_t kMaxJsonDepth = 16;
 constexpr size_t kMaxShownError = 200;
 
-// What a text must be before memory is taken for its values.
+// Checks a text before memory is taken for its values.
 class Checks final : public JsonEvents<nlohmann::json> {
  public:
   const std::string& why() const { return why_; }
 
   bool parse_error(size_t, const std::string&, const nlohmann::json::exception& error) override {
-    // The parser's has all of a text that is wrong.
+    // The parser's message may quote all of a wrong text.
     return Refuse(std::string(std::string_view(error.what()).substr(0, kMaxShownError)));
   }
 

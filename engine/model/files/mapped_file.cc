@@ -19,7 +19,7 @@ namespace {
 
 constexpr uintptr_t kNeighbourhood = uintptr_t{2} << 20;
 
-// Where files are mapped: what ReleaseMappedPages may touch. Memory of other kinds would lose what it holds.
+// Where files are mapped. ReleaseMappedPages touches nothing else: other memory would lose what it holds.
 struct Mappings {
   std::mutex mutex;
   std::map<uintptr_t, size_t> size_at;
@@ -33,7 +33,7 @@ Mappings& AllMappings() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  // Not to wait for whoever writes into a pipe, which is none of ours. Regular files are read as ever.
+  // O_NONBLOCK: not to wait for a pipe's writer. For regular files it changes nothing.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) return absl::ErrnoToStatus(errno, Concat("cannot open model file ", path));
   struct stat info = {};
@@ -77,8 +77,8 @@ void ReleaseMappedPages(absl::Span<const std::byte> bytes) {
   const auto mapping = std::prev(behind);
   const uintptr_t mapping_end = mapping->first + mapping->second;
   if (end > mapping_end) return;
-  // With the neighbourhood that the kernel brings along, a huge page at most: whoever needs it gets it again. A mapping
-  // begins at a page.
+  // The neighbourhood too: the kernel maps up to a huge page at once. Whoever needs it gets it again. A
+  // mapping begins at a page.
   const uintptr_t first = std::max(mapping->first, begin / kNeighbourhood * kNeighbourhood),
                   last = std::min(mapping_end, (end + kNeighbourhood - 1) / kNeighbourhood * kNeighbourhood);
   // Advice: where it is not taken, the memory stays in use and nothing else is different.

@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kNumberKey = "split.no";
 constexpr std::string_view kCountKey = "split.count";
 constexpr std::string_view kTensorsKey = "split.tensors.count";
-constexpr int64_t kMaxParts = 99999;  // that their names have digits for
+constexpr int64_t kMaxParts = 99999;  // the file names have five digits
 constexpr int64_t kMaxSplitTensors = int64_t{1} << 31;
 
 // The integer of a key; none when the key is not there.
@@ -88,7 +88,7 @@ absl::StatusOr<GgufContents> JoinParts(std::vector<GgufPart> parts) {
   const auto count = static_cast<int64_t>(parts.size());
   GgufContents whole;
   absl::flat_hash_map<std::string_view, size_t> part_of;  // tensor name -> its part
-  std::optional<int64_t> promised;                        // tensors
+  std::optional<int64_t> promised;                        // number of tensors in all parts
   for (size_t i = 0; i < parts.size(); ++i) {
     GgufPart& part = parts[i];
     KVBLEND_ASSIGN_OR_RETURN(const SplitKeys keys, ReadSplitKeys(part.contents, part.name));
