@@ -13,7 +13,7 @@
 namespace kvblend::prompt {
 namespace {
 
-// Which texts stand here matters little: the fit is of what any text before a chunk does to it.
+// Which texts stand here matters little: the fit learns what any text before a chunk does to it.
 constexpr char kSystemText[] =
     "You are a helpful AI assistant. Answer the question based on the given passages.";
 constexpr char kLeadIn[] = "Passages:\n\n";

@@ -16,7 +16,7 @@ using text::TokenId;
 
 // Prose has about four bytes per token; a text with more is looked at again, twice as far.
 constexpr size_t kWindowBytesPerToken = 6;
-// A window's end may cut a word, whose last tokens are then others than in the text.
+// A window's end may cut a word, so its last tokens may differ from those of the whole text.
 constexpr size_t kWindowMarginTokens = 16;
 
 /// Tokenizes texts and tells where tokens lie in them.
@@ -83,7 +83,7 @@ class Splitter {
         goes_on_(goes_on),
         chunk_tokens_(static_cast<size_t>(options.chunk_tokens)),
         overlap_tokens_(static_cast<size_t>(options.overlap_tokens)),
-        // Enough to get on by a quarter of a chunk, whatever the overlap.
+        // Enough to advance by a quarter of a chunk, whatever the overlap.
         least_tokens_(std::max(chunk_tokens_ / 2, overlap_tokens_ + chunk_tokens_ / 4)),
         window_(tokenizer),
         chunk_(tokenizer) {}
@@ -103,7 +103,7 @@ class Splitter {
   }
 
  private:
-  /// Leaves the chunk's tokens in chunk_. Nothing when that needs more text.
+  /// Leaves the chunk's tokens in chunk_. Returns nothing when that needs more text.
   absl::StatusOr<std::optional<size_t>> EndOfChunk(size_t begin) {
     const std::string_view rest = text_.substr(begin);
     size_t window_bytes = chunk_tokens_ * kWindowBytesPerToken;
@@ -123,15 +123,15 @@ class Splitter {
       }
       chunk_.Measure(rest.substr(0, length));
       if (chunk_.num_tokens() <= chunk_tokens_) return begin + length;
-      // By itself the text has other tokens than in the window, and more of them.
+      // Tokenized by itself, the text has other tokens than in the window, and more of them.
       const size_t excess = chunk_.num_tokens() - chunk_tokens_;
       if (target < least_tokens_ + excess) return ShrinkToFit(begin, length);
       target -= excess;
     }
   }
 
-  /// The end of a chunk that is shorter than `length` by as much as it takes. Normalization may make many characters of
-  /// one, so that it does not fit by itself.
+  /// The end of a chunk that is as much shorter than `length` as needed: normalization may make many
+  /// characters of one, so that the text does not fit by itself.
   absl::StatusOr<std::optional<size_t>> ShrinkToFit(size_t begin, size_t length) {
     const std::string_view rest = text_.substr(begin);
     const size_t least = CeilToCharacter(rest, 1);

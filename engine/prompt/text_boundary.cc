@@ -23,7 +23,7 @@ bool EndsSentence(uint32_t code_point) {
   }
 }
 
-// Those after which no space is written.
+// Ends of sentences behind which no space is written.
 bool EndsSentenceAtOnce(uint32_t code_point) {
   return code_point == 0x3002 || code_point == 0xFF01 || code_point == 0xFF1F;  // ideographic . ! ?
 }

@@ -26,7 +26,7 @@ std::vector<std::pair<uint64_t, uint32_t>> KnownTexts::RunChoices(std::string_vi
   do {
     const std::pair run(rolling.value(), static_cast<uint32_t>(rolling.begin()));
     if (least.size() == kRunChoices && !(run < least.front())) continue;
-    // A run that occurs again stands for the text by its first place.
+    // Of equal runs only the first counts.
     if (std::any_of(least.begin(), least.end(), [&](const auto& one) { return one.first == run.first; })) {
       continue;
     }
@@ -58,7 +58,7 @@ void KnownTexts::Add(std::string_view tenant_namespace, std::string_view text) {
   const std::vector<std::pair<uint64_t, uint32_t>> choices = RunChoices(text);
   absl::MutexLock lock(&mutex_);
   Namespace& of = namespaces_[name];
-  if (of.by_hashes.contains(hashes)) return;  // somebody was faster
+  if (of.by_hashes.contains(hashes)) return;  // another thread was faster
   const size_t before = of.texts.size();
   const auto others = [&](const std::pair<uint64_t, uint32_t>& run) {
     const auto found = of.by_run.find(run.first);

@@ -15,7 +15,7 @@ std::vector<TextRange> BlankLines(std::string_view text) {
     const size_t next = std::min(text.find_first_not_of(kBlank, newline), text.size());
     const std::string_view between = text.substr(newline, next - newline);
     const size_t last = newline + between.rfind('\n');
-    // What is indented stays so: the paragraph begins with its line.
+    // A paragraph begins with its line, so that it keeps its indentation.
     if (last != newline) breaks.push_back({newline, last + 1});
     newline = text.find('\n', next);
   }
@@ -35,7 +35,7 @@ std::vector<TextRange> Paragraphs(std::string_view text, const std::vector<TextR
     if (std::exchange(is_first, false)) {
       const size_t line = text.substr(0, blank.begin).rfind('\n');
       paragraph.begin = line == std::string_view::npos ? 0 : line + 1;
-      if (paragraph.begin == 0) paragraph.end = 0;  // all one line: what is asked may be in it
+      if (paragraph.begin == 0) paragraph.end = 0;  // all in one line, which may hold the question
     }
     begin = blank.end;
     while (next_known < known.size() && known[next_known].end <= paragraph.begin) ++next_known;
@@ -81,7 +81,7 @@ std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
   for (const Turn& turn : prompt->history) room -= std::min(room, turn.chunks.size());
   const auto cut = [&](std::string* text, std::vector<std::string>* chunks) {
     std::vector<int32_t> passages;
-    // Each has text before it, or none.
+    // A passage may take two chunks: the text before it, and itself.
     Cut(FindPassages(*text, known.Find(namespaces, *text), how == PromptSplit::kPassages, room / 2), text,
         chunks, &passages);
     room -= chunks->size();
