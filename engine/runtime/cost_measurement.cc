@@ -26,8 +26,8 @@ class CostMeasurement {
         sequence_(*runtime.backend, *runtime.page_pool, pages),
         context_tokens_(context_tokens) {}
 
-  /// The last `rows` tokens of the context through `layers` layers; with `measures_attention`, as a query
-  /// pass.
+  /// Runs the last `rows` tokens of the context through `layers` layers; with `measures_attention`, as a
+  /// query pass.
   absl::StatusOr<blend::PassMeasurement> Pass(int32_t rows, int32_t layers, bool measures_attention) {
     using Kind = blend::PassMeasurement::Kind;
     const model::Transformer& transformer = *runtime_.transformer;
@@ -37,7 +37,7 @@ class CostMeasurement {
     KVBLEND_ASSIGN_OR_RETURN(const auto plan, sequence_.PlanRange(begin, context_tokens_, context_tokens_));
     KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView mass,
                              mass_.Resize(backend, 1, context_tokens_, kernels::DataType::kF32));
-    // Any token will do; of all the same the attention would be too.
+    // Any tokens will do, but not all the same: their attention would be the same as well.
     std::vector<int32_t> token_ids(rows);
     for (int32_t i = 0; i < rows; ++i) token_ids[i] = i % runtime_.config.vocab_size;
     KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state_));

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kMaxReported = int64_t{1} << 40;
 constexpr int64_t kBytesOf16Bits = 2;
 
-// A number of "<architecture>.<key>"; 0 where there is none that makes sense, as files that cannot run are told of, too.
+// The number at "<architecture>.<key>"; 0 where none makes sense: files that cannot run are reported too.
 int64_t NumberOf(const model::GgufFile& file, const std::string& architecture, std::string_view key) {
   return file.GetInteger(absl::StrCat(architecture, ".", std::string(key)), 0, kMaxReported).value_or(0);
 }
@@ -56,14 +56,14 @@ void AddTensors(const model::GgufFile& file, ModelReport& report) {
     ++type->tensors;
     type->elements += elements;
     type->bytes += tensor.stored_bytes();
-    if (!tensor.name.starts_with("rope_")) report.parameters += elements;  // tables, that nobody learned
+    if (!tensor.name.starts_with("rope_")) report.parameters += elements;  // those are tables, not parameters
     report.weight_bytes += PackedBytes(tensor, elements);
   }
   std::stable_sort(report.types.begin(), report.types.end(),
                    [](const TensorTypeReport& a, const TensorTypeReport& b) { return a.bytes > b.bytes; });
 }
 
-// What can be told of a model only if it runs.
+// Adds what is known only of a model that can run.
 absl::Status AddRunning(const model::GgufFile& file, std::string_view chat_format, ModelReport& report) {
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
   KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format, "today"));

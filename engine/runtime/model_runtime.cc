@@ -30,12 +30,12 @@ absl::StatusOr<kernels::DataType> KvDataType(const std::string& name, const kern
 absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, kernels::DataType kv_dtype) {
   KVBLEND_ASSIGN_OR_RETURN(const std::optional<kernels::KvEncoding> encoding,
                            ParseTypeName(kChunkFormats, "chunk-format", options.chunk_format));
-  // Whoever asks for a type of KV gets it throughout.
+  // A type of KV that was asked for is that of stored chunks as well.
   const bool int8 = options.kv_dtype == "auto" || kv_dtype == kernels::DataType::kInt8;
   return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
 }
 
-/// Nothing where none is wanted, or found.
+/// Nothing where no correction is wanted, or none is found.
 absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const EngineOptions& options,
                                                                  const blend::KeySpace& key_space) {
   if (options.correction == "none") return std::nullopt;

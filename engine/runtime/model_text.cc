@@ -13,7 +13,7 @@ namespace {
 
 constexpr char kDay[] = "%Y-%m-%d";
 
-// The text room knows keys, not files.
+// Errors of the text room name keys, not files.
 template <typename T>
 absl::StatusOr<T> NamingTheFile(const model::GgufFile& file, absl::StatusOr<T> result) {
   if (result.ok()) return result;
