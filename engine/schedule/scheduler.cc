@@ -14,7 +14,7 @@
 namespace kvblend::schedule {
 namespace {
 
-// What a second of a lane's work counts, and of a priority's within its lane.
+// How much a second of work counts, by lane, and by priority within a lane.
 constexpr std::array<double, kNumLanes> kSecondCounts = {1.0 / 16, 1.0 / 4, 1};
 static_assert(kPriorities.size() == kSecondCounts.size());
 
@@ -37,17 +37,17 @@ double WillHaveHad(const FairShare& share, Enum value) {
   return share.Of(NameOf(value)) + kTurnSeconds * SecondCounts(value);
 }
 
-// The part of a prediction that is sure.
+// A job takes at least this share of what is predicted.
 constexpr double kSureShare = 0.5;
 
-// Of a priority's jobs, whether there is room for them.
+// So many jobs of a priority are asked whether there is room for them.
 constexpr size_t kMostAsked = 16;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double SecondsLeft(const Job& job) { return job.seconds_left == nullptr ? 0 : job.seconds_left(); }
 
-// By then a part of the queue is done.
+// A retry after this share of the predicted wait finds a shorter queue.
 constexpr double kRetryShare = 0.5;
 constexpr absl::Duration kLeastRetryDelay = absl::Milliseconds(10);
 constexpr absl::Duration kMostRetryDelay = absl::Minutes(1);
@@ -139,7 +139,7 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
                         std::clamp(kRetryShare * PredictedWait(), kLeastRetryDelay, kMostRetryDelay));
 }
 
-// The pace of each lane is what it is beside the others.
+// Lanes work side by side, and each one's pace already allows for the others.
 absl::Duration Scheduler::PredictedWait() const {
   const auto of = [&](Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return pace_[static_cast<size_t>(lane)].Of(queued_seconds_[static_cast<size_t>(lane)]);
@@ -295,7 +295,7 @@ std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now, 
 }
 
 std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) {
-  // Who has gone gives back at once what it holds.
+  // Cancelled jobs come first, to give back at once what they hold.
   for (const auto& [id, entry] : in_progress_) {
     const Job& job = entry.job;
     if (SecondsLeft(job) == -kInfinity) {
@@ -356,7 +356,7 @@ void Scheduler::Run(const Turn& turn) {
   int32_t& num_in_progress =
       num_in_progress_[static_cast<size_t>(turn.lane)][static_cast<size_t>(turn.priority)];
   if (turn.starts) {
-    // In progress before it leaves the queue, so that its key never seems to be away.
+    // It is in progress before it leaves the queue, so that its key never seems to be away.
     Entry& entry = entries_.find(turn.id)->second;
     share.Join(entry.job.fairness_key);
     queue_.Take(turn.id);
@@ -374,7 +374,7 @@ void Scheduler::Run(const Turn& turn) {
   has_run_since_ongoing_ = true;
   ran_since_ongoing_ += ran;
   last_turn_ = ran;
-  if (!turn.waits) {  // which is no work, and takes nobody's time
+  if (!turn.waits) {  // a waiting turn is no work and takes nobody's time
     share.Charge(key, absl::ToDoubleSeconds(ran));
     lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran), SecondCounts(turn.lane));
     priority_share_[static_cast<size_t>(turn.lane)].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
@@ -383,12 +383,12 @@ void Scheduler::Run(const Turn& turn) {
   if (more) return;
   auto over = in_progress_.extract(turn.id);
   --num_in_progress;
-  // One that was cancelled has not taken what it was predicted to take.
+  // A cancelled job has not taken the time that was predicted.
   pace_[static_cast<size_t>(turn.lane)].Ended(turn.cancelled ? 0 : over.mapped().job.queue_seconds,
                                               start + ran, Unfinished(turn.lane) > 0);
   share.Leave(key);
   Leave(turn.lane, turn.priority);
-  has_ongoing_ = options_.ongoing != nullptr;  // it will tell
+  has_ongoing_ = options_.ongoing != nullptr;  // the next call will tell
   has_idle_work_ = options_.idle != nullptr;
   mutex_.Unlock();
   over = {};  // what the callbacks own may have destructors that call back
@@ -436,7 +436,7 @@ Scheduler::Entry Scheduler::Take(JobId id) {
   if (entry.job.lane != Lane::kBackground) queued_tokens_ -= entry.job.tokens;
   double& seconds = queued_seconds_[static_cast<size_t>(entry.job.lane)];
   seconds -= entry.job.queue_seconds + entry.job.continued_seconds;
-  if (queue_.size(entry.job.lane) == 0) seconds = 0;  // roundings
+  if (queue_.size(entry.job.lane) == 0) seconds = 0;  // drops what rounding left
   return entry;
 }
 
