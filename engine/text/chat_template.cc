@@ -25,8 +25,8 @@ absl::Status CheckControlTokens(const Tokenizer& tokenizer, const ChatFormat& fo
   return absl::OkStatus();
 }
 
-// Where in a piece the part of the next text begins: a piece begins with the end of what came before, which
-// is at most one control token and its line break, or at the prompt's start with BOS.
+// Where in a piece the tokens of the next text's part begin. A piece begins with the end of what came before:
+// at most one control token and its line break, or BOS at the prompt's start.
 size_t PartBoundary(const ControlTokens& control, const Tokenizer& tokenizer, const ChatPart& part) {
   const auto [first, token] = control.FindFirst(part.piece);
   if (first == std::string_view::npos) return part.piece.size();
@@ -38,7 +38,7 @@ size_t PartBoundary(const ControlTokens& control, const Tokenizer& tokenizer, co
   return second == std::string_view::npos ? part.piece.size() : behind + second;
 }
 
-// Whether `format`, which `source` writes, is another one on a day of another year, month and day of the week.
+// Whether the template `source` gives another format on a day of another year, month and day of the week.
 bool TellsDate(std::string_view source, TemplateContext context, const ChatFormat& format) {
   context.now += absl::Hours(24) * 400;
   const absl::StatusOr<ChatFormat> later = ReadChatFormat(source, context);
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
   } else {
     absl::StatusOr<ChatFormat> learned = ReadChatFormat(options.source, context);
     if (!learned.ok()) {
-      // A file that asks for what we do not do is no mistake in it.
+      // A template that asks for what is not implemented is not invalid.
       const absl::StatusCode code = absl::IsInvalidArgument(learned.status())
                                         ? absl::StatusCode::kInvalidArgument
                                         : absl::StatusCode::kUnimplemented;
@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
     format = known != nullptr ? *known : *learned;
     format.thoughts_end = learned->thoughts_end;
     format.behind_thoughts = learned->behind_thoughts;
-    // What a tokenizer does behind control tokens, it does whatever else a template writes.
+    // Whether a tokenizer strips behind control tokens does not depend on the rest of the template.
     for (const ChatFormat& candidate : named) {
       format.strips_behind_control |=
           candidate.strips_behind_control && candidate.piece(ChatPoint::kUser, ChatPoint::kAssistant) ==
@@ -103,8 +103,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
   size_t turns = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
     const ChatPart& part = parts[i];
-    // The part that the text belongs to. A system text behind the history belongs to the user's turn that it
-    // is in.
+    // The part that the text belongs to: a system text behind the history is part of its user's turn.
     std::vector<TokenId>* target = &opening.lead_in;
     if (part.to == ChatPoint::kSystem && turns == 0) {
       target = &opening.system;
@@ -118,7 +117,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
     encoder.AppendPiece(part.piece.substr(boundary));
     encoder.AppendText(part.text);
     if (!part.has_parts) continue;
-    // As it was when it was the last turn: chunks on their own, and the question as Close has it.
+    // Tokenized as when it was the last turn: each chunk on its own, and the question as in Close.
     for (const std::string& chunk : part.chunks) encoder.AppendApart(chunk);
     encoder.Finish();
     const bool behind_control = !target->empty() && tokenizer_.IsSpecial(target->back());

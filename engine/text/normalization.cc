@@ -17,7 +17,7 @@ struct CodePointRange {
   uint32_t last;
 };
 
-// What utf8proc, which knows Unicode 15.0, would change and the tokenizers do not.
+// Code points that utf8proc, which knows Unicode 15.0, would change and the tokenizers do not.
 constexpr auto kLeftAlone = std::to_array<CodePointRange>({
 #include "engine/text/normalization_ranges.inc"
 });

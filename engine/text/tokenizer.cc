@@ -52,7 +52,7 @@ class Tokenizer::Encoder {
   }
 
  private:
-  // Sums of probabilities go on from word to word, unless the vocabulary's spaces divide.
+  // A text's probability is that of all its words together, unless the vocabulary divides at spaces.
   void AppendSegmented(std::string_view plain) {
     if (!tokenizer_.splits_at_spaces_) return AppendNewWord(plain);
     for (size_t begin = 0; begin < plain.size();) {

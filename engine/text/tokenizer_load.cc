@@ -33,7 +33,7 @@ constexpr std::string_view kEndMarkers[] = {
     "<|return|>",
     "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
 };
-// They do so as well, but mean something else in other vocabularies: Gemma's </s> is the end of HTML's <s>.
+// These end turns or texts too, but mean something else in other vocabularies: Gemma's </s> ends HTML's <s>.
 constexpr std::string_view kShortEndMarkers[] = {"</s>", "<EOT>"};
 // Control tokens that begin a turn. Some files call them, or those of kEndMarkers, user-defined, which would let text
 // become control.

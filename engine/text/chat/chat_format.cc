@@ -32,7 +32,7 @@ std::string_view TrimmedRight(std::string_view text, Trimming trimming) {
 
 namespace {
 
-// An assistant's text of an earlier turn.
+// An answer of an earlier turn, without its thoughts where the format drops them.
 std::string_view EarlierAnswer(const ChatFormat& format, std::string_view text) {
   const size_t end = format.thoughts_end.empty() ? std::string_view::npos : text.rfind(format.thoughts_end);
   if (end != std::string_view::npos) {

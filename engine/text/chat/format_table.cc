@@ -1,4 +1,4 @@
-// The formats that have names, for files whose template does not say or cannot be run, and to know them by.
+// The named formats: for files without a template that runs here, and to know templates by.
 #include <string>
 #include <string_view>
 #include <utility>

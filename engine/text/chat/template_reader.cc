@@ -148,8 +148,8 @@ class TemplateReader {
       places.emplace_back(at, i);
     }
     std::sort(places.begin(), places.end());
-    // In the order of the conversation, but that the system text may come last of what is before the user's
-    // last.
+    // The order is that of the conversation, except that the system text may come right before the last user
+    // text.
     std::vector<size_t> order, moved;
     for (const auto& [at, index] : places) order.push_back(index);
     for (size_t i = 0; i < shape.size(); ++i) moved.push_back(i);

@@ -14,7 +14,7 @@ constexpr size_t kMaxBytes = size_t{128} << 20;
 constexpr size_t kMaxValues = size_t{12} << 20;
 constexpr int kMaxDepth = 32;
 
-// What a document must be before memory is taken for its values.
+// Checks a document before memory is taken for its values.
 class Limits final : public JsonEvents<nlohmann::json> {
  public:
   bool too_many() const { return values_ > kMaxValues; }

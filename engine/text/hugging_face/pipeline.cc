@@ -85,7 +85,7 @@ std::string WithoutRawLineBreaks(std::string_view pattern) {
   return spelled;
 }
 
-// The steps of `value`: none for null, those inside of a Sequence, itself.
+// Appends the steps of `value`: none for null, those inside of a Sequence, else itself.
 absl::Status AppendSteps(const JsonValue& value, std::string_view inner, std::vector<JsonValue>* steps) {
   if (value.is_null()) return absl::OkStatus();
   KVBLEND_ASSIGN_OR_RETURN(const std::string type, value.Type());
@@ -95,7 +95,7 @@ absl::Status AppendSteps(const JsonValue& value, std::string_view inner, std::ve
   }
   const JsonValue sequence = value[inner];
   KVBLEND_ASSIGN_OR_RETURN(const size_t size, sequence.ArraySize());
-  // As deep as the parser allows documents to be.
+  // The parser bounds how deep documents are, and so this recursion.
   for (size_t i = 0; i < size; ++i) {
     KVBLEND_RETURN_IF_ERROR(AppendSteps(sequence.Element(i), inner, steps));
   }
@@ -107,7 +107,7 @@ absl::Status UnknownType(const JsonValue& step, std::string_view type, std::stri
       absl::StrCat("is of type ", std::string(type), "; implemented: ", std::string(allowed)));
 }
 
-/// What the steps of a pre-tokenizer say.
+/// What the steps of a pre-tokenizer do.
 struct PreTokenizerSteps {
   std::vector<std::string> patterns;
   bool removes_rest = false;  // a pattern whose gaps vanish

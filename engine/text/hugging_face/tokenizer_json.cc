@@ -88,8 +88,8 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
     KVBLEND_ASSIGN_OR_RETURN(const bool normalized, token["normalized"].Bool(!special));
     if (content.empty()) return token.Invalid("is empty");
     KVBLEND_ASSIGN_OR_RETURN(const int32_t id, token["id"].Id());
-    // Text gives no special tokens, so how one would be found in it does not matter; what it takes from its neighbours in
-    // a prompt does.
+    // Special tokens are not looked for in text, so single_word does not matter for them; what they strip
+    // from their neighbours in a prompt does.
     KVBLEND_ASSIGN_OR_RETURN(const bool single_word, token["single_word"].Bool(false));
     if (single_word && !special) return token.Unimplemented("has 'single_word', and is not special");
     KVBLEND_ASSIGN_OR_RETURN(const bool strips_before, token["lstrip"].Bool(false));
@@ -136,7 +136,7 @@ absl::Status ReadMerges(const JsonValue& model, TokenizerSpec* spec) {
   return absl::OkStatus();
 }
 
-// The unknown token of a unigram model, by its id. Neighbours that are unknown are one.
+// Reads the id of a unigram model's unknown token. Unknown neighbours become one token.
 absl::Status ReadUnknownId(const JsonValue& model, int num_bytes, TokenizerSpec* spec) {
   if (num_bytes != 0 && num_bytes != 256) {
     return model["byte_fallback"].Unimplemented("is true, and some bytes are no tokens");
@@ -151,7 +151,7 @@ absl::Status ReadUnknownId(const JsonValue& model, int num_bytes, TokenizerSpec*
   return absl::OkStatus();
 }
 
-// The unknown token, and the tokens that stand for bytes.
+// Reads the unknown token, and whether tokens stand for bytes.
 absl::Status ReadFallbacks(const JsonValue& model, TokenizerSpec* spec) {
   KVBLEND_ASSIGN_OR_RETURN(const bool byte_fallback, model["byte_fallback"].Bool(false));
   const bool of_bytes = spec->model == TokenizerModel::kByteLevelBpe;

@@ -16,7 +16,7 @@ absl::Status NestedTooDeeply(int line) {
                                               " brackets, ", kMaxSyntaxDepth, " operations"));
 }
 
-// The operands one after the other, which may be nothing to write twice.
+// One or two operands; an initializer list could not move them.
 std::vector<ExpressionPtr> Operands(ExpressionPtr first, ExpressionPtr second = nullptr) {
   std::vector<ExpressionPtr> operands;
   operands.push_back(std::move(first));

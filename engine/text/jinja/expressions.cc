@@ -1,4 +1,4 @@
-// What expressions give.
+// The values of expressions.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -215,7 +215,7 @@ absl::StatusOr<Value> Interpreter::CallBuiltIn(const std::string& name, const Ca
     for (int64_t i = 0; i < size; ++i) items.push_back(Value::Integer(bounds[0] + i * bounds[2]));
     return Value::List(std::move(items));
   }
-  // namespace and dict: of named arguments, after a dict's entries if there is one.
+  // namespace and dict take named arguments, behind the entries of a dict if one is given.
   if (arguments.positional.size() > 1)
     return absl::InvalidArgumentError(Message(name, " takes one dict at most"));
   Pairs pairs;

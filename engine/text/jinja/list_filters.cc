@@ -17,7 +17,7 @@
 namespace kvblend::text::jinja {
 namespace {
 
-// "a.b.0" of an item, as the filters that take an attribute's name do.
+// "a.b.0" of an item, for filters that take an attribute's name.
 absl::StatusOr<Value> AttributeAt(const Value& item, const Value& path, Budget* budget) {
   if (!path.is(Kind::kString)) return Item(item, path, budget);
   Value value = item;
@@ -34,20 +34,20 @@ absl::StatusOr<Value> AttributeAt(const Value& item, const Value& path, Budget* 
   return value;
 }
 
-// Filters that go through items one by one take none, and all else that is not true, for no items.
+// Filters that go through items one by one take all that is not true for an empty list.
 absl::StatusOr<Items> IterateIfAny(const Value& value, Budget* budget) {
   if (!value.Truth()) return Items();
   return Iterate(value, budget);
 }
 
-// A text without its case, all else as it is.
+// A text without its case; other values as they are.
 absl::StatusOr<Value> Folded(const Value& value, Budget* budget) {
   if (!value.is(Kind::kString)) return value;
   KVBLEND_RETURN_IF_ERROR(budget->CheckString(value.string().size()));
   return Value::String(Lower(value.string()));
 }
 
-// Before a text of so many bytes is sorted among at most kMaxListItems: it is compared with as many as that has bits.
+// Pays before a text of so many bytes is sorted: among kMaxListItems it is compared with kComparisons.
 absl::Status CheckSorting(size_t bytes, Budget* budget) {
   constexpr size_t kComparisons = 16;
   static_assert(size_t{1} << kComparisons >= kMaxListItems);
@@ -138,7 +138,7 @@ absl::StatusOr<Value> Map(const FilterCall& call) {
     return MakeList(std::move(mapped), call.budget);
   }
   const Value& filter = arguments.positional[0];
-  // Each of them in itself would nest without an end.
+  // map of map could nest without an end.
   if (!filter.is(Kind::kString) || filter.string() == "map") {
     return absl::InvalidArgumentError("map needs the name of another filter");
   }

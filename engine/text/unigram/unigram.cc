@@ -37,7 +37,7 @@ void UnigramModel::AppendBest(std::string_view text, const Pieces& pieces,
   std::vector<Place<Score>> places(text.size() + 1);
   for (size_t begin = 0; begin < text.size();) {
     const Score before = places[begin].score;
-    // The first of those that are equal stays.
+    // Of equal scores the first one stays.
     const auto offer = [&](size_t length, Score score, TokenId token) {
       Place<Score>& place = places[begin + length];
       if (place.length != 0 && !(score > place.score)) return;

@@ -186,7 +186,7 @@ size_t Cut(Stage stage, const Stretch& stretch, size_t begin) {
   if (const size_t end = Match(stage, stretch, begin); end > begin) return end;
   size_t end = begin;
   do {
-    // Where a run of spaces is not the last, no part of it is; trying each would take time quadratic in its length.
+    // A run of spaces that is not at the end matches in no part: trying each would take quadratic time.
     const size_t after_spaces =
         stage == Stage::kTrailingSpaces ? stretch.Skip(end, AnyOf(CharClass::kSpace)) : end;
     end = after_spaces > end ? after_spaces : end + stretch.At(end).length;
