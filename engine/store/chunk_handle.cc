@@ -15,7 +15,7 @@ ChunkHandle::ChunkHandle(ChunkHandle&& other) noexcept
     : lender_(other.lender_), entry_(std::exchange(other.entry_, nullptr)), tier_(other.tier_) {}
 
 ChunkHandle& ChunkHandle::operator=(ChunkHandle&& other) noexcept {
-  ChunkHandle taken(std::move(other));  // takes what this object held along when it goes
+  ChunkHandle taken(std::move(other));  // releases what this object held at the end
   std::swap(lender_, taken.lender_);
   std::swap(entry_, taken.entry_);
   std::swap(tier_, taken.tier_);
@@ -26,7 +26,7 @@ ChunkHandle::~ChunkHandle() {
   if (entry_ != nullptr) lender_->Return(entry_);
 }
 
-// Only what is written once is read here, so no lock is needed.
+// Read here are only fields that are written once, so no lock is needed.
 const ChunkKey& ChunkHandle::key() const { return entry_->address.key; }
 const Digest& ChunkHandle::anchor_hash() const { return entry_->address.anchor_hash; }
 const KvFormat& ChunkHandle::format() const { return entry_->address.format; }
@@ -61,7 +61,7 @@ Reservation::Reservation(Reservation&& other) noexcept
     : lender_(std::exchange(other.lender_, nullptr)), address_(std::move(other.address_)) {}
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
-  Reservation taken(std::move(other));  // takes what this object held along when it goes
+  Reservation taken(std::move(other));  // releases what this object held at the end
   std::swap(lender_, taken.lender_);
   std::swap(address_, taken.address_);
   return *this;

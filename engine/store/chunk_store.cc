@@ -78,7 +78,7 @@ ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads* reads, bool is_use) {
   }
   index_.AddHandle(entry);
   const bool is_whole = entry->is_whole();
-  // Also of an entry that another prompt has brought here, and may not come to ask for all of.
+  // Also if another prompt has asked for the entry: that one may not come to ask for all of its layers.
   if (!is_whole && reads != nullptr) reads->Add(entry->arriving);
   return ChunkHandle(*this, entry, is_whole ? Tier::kHostMemory : entry->arriving->tier());
 }
@@ -183,7 +183,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
                                              const Erasures::Watch& erasures, PromptReads& reads,
                                              bool is_use) {
   const EntryHeader& header = source->header();
-  // Before memory is taken: what stands in a shared tier may be anybody's.
+  // Before memory is taken: anybody may have written what is in a shared tier.
   const absl::StatusOr<int64_t> bytes = ChunkKv::SizeBytes(header.address.format, header.address.num_tokens);
   if (!bytes.ok() || *bytes > options_.byte_budget) return std::nullopt;
   absl::StatusOr<std::unique_ptr<ChunkKv>> allocated =
@@ -205,7 +205,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
   Leftovers leftovers;
   absl::MutexLock lock(&mutex_);
   if (erasures.Erased(header.address.key)) return std::nullopt;
-  // Someone else may have been faster.
+  // Another thread may have been faster.
   if (Entry* resident = FindUsable(header.address.key, leftovers); resident != nullptr) {
     return HandOut(resident, &reads, is_use);
   }
@@ -246,7 +246,7 @@ void ChunkStore::Return(Entry* entry) {
     }
     const int32_t num_unasked = arriving->num_unasked();
     if (num_unasked == arriving->num_layers() && !entry->pinned) {
-      // What nobody came to read need not be here; what somebody began to read is kept, so it is completed.
+      // Nobody began to read the entry, so it is dropped. What somebody began to read is completed and kept.
       index_.Erase(entry, leftovers.removed);
     } else if (num_unasked > 0) {
       leftovers.unfinished.push_back(entry->arriving);
@@ -331,7 +331,7 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
     }
   }
   if (found[0].has_value()) {
-    // Whoever asks is told that it is durable: that nobody has removed it must be known, not believed.
+    // The caller is told that it is durable, so it must be certain that nobody has removed it.
     lower_.ForgetIfGone(address.key);
     absl::MutexLock lock(&mutex_);
     if (const Entry* entry = index_.Find(address.key); entry != nullptr) OfferToLower(*entry);
@@ -427,7 +427,7 @@ bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
       found = true;
     }
   }
-  // Only resident entries are queued for a tier: from here on nothing of it is written.
+  // Only resident entries are queued for a tier: from here on nothing of this one is written.
   lower_.CancelWrites(
       [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
   found |= lower_.Erase(filter, key);
@@ -449,7 +449,7 @@ int64_t ChunkStore::Clear(NamespaceFilter filter) {
 }
 
 absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
-  // What is on its way must arrive, or the tiers below would refuse.
+  // An entry on its way to a tier must arrive, or the tier would refuse to pin it.
   lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
   if (pinned) {  // what memory would refuse is not pinned below either
     absl::MutexLock lock(&mutex_);

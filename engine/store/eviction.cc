@@ -62,7 +62,7 @@ std::optional<EvictionQueue::EntryId> EvictionQueue::Evict(const Ticket* victim)
   if (victim == nullptr) return std::nullopt;
   const Ticket ticket = *victim;
   Remove(ticket);
-  // An owner's lowest may be above others that stay: their clock does not move for it.
+  // The lowest of one owner may be above others' entries that stay: then the common clock does not move.
   double& clock = ticket.on_probation ? probation_clock_ : clock_;
   const Queue& queue = all_.Of(ticket);
   if (queue.tickets.empty() || ticket < *queue.tickets.begin()) clock = ticket.priority;

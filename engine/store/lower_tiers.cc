@@ -27,7 +27,7 @@ LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory
 }
 
 LowerTiers::~LowerTiers() {
-  // From above: what one tier evicts while it ends is the next one's to write.
+  // From the top: what one tier evicts while it ends is the next one's to write.
   for (Level& level : levels_) {
     level.writes.reset();
     level.tier.reset();
@@ -49,7 +49,7 @@ class LowerTiers::Demotion : public std::enable_shared_from_this<Demotion> {
   ~Demotion() { --tiers_.demotions_; }
 
   void Start() {
-    // Behind everything that a prompt waits for.
+    // After everything that prompts wait for.
     constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
     const int32_t num_layers = kv_->format().num_layers;
     for (int32_t layer = 0; layer < num_layers; ++layer) {
@@ -205,7 +205,7 @@ absl::Status LowerTiers::WaitUntilDurable(const ChunkKey& key, absl::Time deadli
     if (!level.tier->durable()) continue;
     const absl::Status written = level.writes->WaitFor(key, deadline);
     if (absl::IsDeadlineExceeded(written)) return written;
-    // What failed may have been a pin, or an earlier write.
+    // If writing failed, that may have been a pin, or an earlier write.
     if (level.tier->Contains(key)) return absl::OkStatus();
     if (!written.ok()) return written;
     return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was evicted or deleted meanwhile"));

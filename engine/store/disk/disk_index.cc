@@ -50,7 +50,7 @@ DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
     std::memcpy(entry.label.get(), fresh.label.data(), entry.label_bytes);
   }
   entry.bytes = fresh.bytes;
-  // What eviction can't order would never go: it counts as worthless.
+  // An entry whose cost cannot be compared would never be evicted: it counts as worthless.
   const double cost = fresh.compute_cost_seconds;
   entry.compute_cost_seconds = std::isfinite(cost) && cost > 0 ? cost : 0;
   entry.created_micros = absl::ToUnixMicros(fresh.created);

@@ -24,7 +24,7 @@ absl::Status NotOnDisk(const ChunkKey& key) {
 
 }  // namespace
 
-/// The right to change the files of one key. Waits for whoever has it; who has one doesn't wait for another.
+/// The right to change the files of one key. Waits until nobody has it; whoever has one waits for no other.
 class DiskTier::Claim {
  public:
   Claim(DiskTier& tier, const ChunkKey& key) : tier_(tier), key_(key) {
@@ -78,8 +78,8 @@ absl::Status DiskTier::Start() {
   KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, options_.path));
   KVBLEND_ASSIGN_OR_RETURN(lock_, fs_.Lock(paths_.Lock(), absl::StrCat("process ", getpid())));
   KVBLEND_RETURN_IF_ERROR(MakeOwnFolders());
-  // It may have been made by a process that died before it synced it. Who may not read the folder above
-  // can't.
+  // The folder may be from a process that died before syncing it. It can be synced only by whoever may read
+  // the one above.
   const absl::Status above = fs_.SyncFolder(FolderAbove(options_.path));
   if (!above.ok() && !absl::IsPermissionDenied(above)) return above;
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<FolderItem> temporary, fs_.List(paths_.Temporary()));
@@ -144,7 +144,7 @@ absl::Status DiskTier::Put(const ChunkAddress& address, const ChunkKv& kv, const
 
 absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) {
   const ChunkKey& key = address.key;
-  std::optional<Index::Slot> old;  // keeps its meaning: only who has the claim takes the entry out
+  std::optional<Index::Slot> old;  // stays valid: only who has the claim erases the entry
   bool is_sound = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -220,7 +220,7 @@ void DiskTier::Delete(const std::vector<Index::Victim>& victims) {
 absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
   const auto shortage = [&]() -> int64_t {
     const absl::StatusOr<Space> space = fs_.SpaceOf(options_.path);
-    if (!space.ok()) return 0;  // writing will tell
+    if (!space.ok()) return 0;  // then writing finds out
     absl::MutexLock lock(&mutex_);
     return index_.reserved_bytes() + options_.min_free_bytes - space->available_bytes;  // with `bytes`
   };

@@ -103,7 +103,7 @@ absl::Status EntryFiles::Write(const ChunkKey& key, std::string_view header, con
     return status;
   }
   status = fs_.SyncFolder(paths_.Folder(key));
-  // An entry that was replaced stays: old or new file, each is the chunk's.
+  // A replaced entry stays: both the old and the new file hold the chunk's KV.
   if (!status.ok() && !replaces) fs_.Unlink(path).IgnoreError();
   return status;
 }
@@ -114,8 +114,8 @@ absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
     absl::MutexLock lock(&mutex_);
     if (durable_folders_.contains(number)) return absl::OkStatus();
   }
-  // A folder that is there may have been made, and its files renamed into it, by a process that died before
-  // it synced them: what this process relies on, it has synced itself.
+  // Only folders that this process has synced are relied on: another may have made them, and renamed files
+  // into them, and died before it synced them.
   const std::string outer = paths_.OuterFolder(key);
   const std::string inner = paths_.Folder(key);
   for (const std::string& folder : {outer, inner}) {
@@ -169,8 +169,7 @@ void EntryFiles::Unlink(const ChunkKey& key) {
 }
 
 absl::Status EntryFiles::Erase(const ChunkKey& key) {
-  // Its pin last: a pin without an entry is removed at start, an entry without its pin would be an unpinned
-  // one.
+  // The pin last: a pin without an entry is removed at start; an entry that lost its pin would be unpinned.
   absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
   if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
   if (status.ok()) status = fs_.SyncFolder(paths_.Folder(key));

@@ -76,7 +76,7 @@ absl::Status VerifySections(File& file, const EntryHeader& header, int64_t& read
 
 EntryOutcome AuditEntry(FileSystem& fs, const std::string& path, const ChunkKey& key, bool read_sections) {
   EntryOutcome outcome;
-  // Past the page cache: what is asked is what the disk has.
+  // Past the page cache, to see what is on the disk.
   const absl::StatusOr<std::unique_ptr<File>> file =
       fs.Open(path, read_sections ? OpenMode::kReadDirect : OpenMode::kRead);
   if (!file.ok()) {
@@ -152,8 +152,8 @@ class Auditor {
     return absl::OkStatus();
   }
 
-  /// The pin goes last: without its entry it is removed at start, the other way round a damaged entry would
-  /// come unpinned.
+  /// The pin goes last: a pin without an entry is removed at start; a damaged entry that lost its pin would
+  /// be unpinned.
   absl::Status Quarantine(const ChunkKey& key) {
     KVBLEND_RETURN_IF_ERROR(fs_.Rename(paths_.Entry(key), paths_.Quarantine(key)));
     KVBLEND_RETURN_IF_ERROR(internal::UnlinkIfThere(fs_, paths_.Pin(key)));

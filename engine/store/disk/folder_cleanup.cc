@@ -28,7 +28,7 @@ double SavedPerByte(const AuditedEntry& entry) {
   return entry.compute_cost_seconds / static_cast<double>(entry.bytes);
 }
 
-/// Moves what goes from `kept` to result.removed.
+/// Moves the entries to remove from `kept` to result.removed.
 void Choose(std::vector<AuditedEntry> kept, const CleanupOptions& options, CleanupResult& result) {
   for (const AuditedEntry& entry : kept) result.kept_bytes += entry.bytes;
   const auto remove = [&](AuditedEntry& entry) {
@@ -76,7 +76,7 @@ absl::Status RemoveEntries(FileSystem& fs, const DiskPaths& paths, const Cleanup
     if (!status.ok()) break;
     folders.insert(paths.Folder(entry.key));
   }
-  // Also after an error: what is gone shall not come back with the power.
+  // Also after an error: removed entries must not come back when the power fails.
   for (const std::string& folder : folders) status.Update(fs.SyncFolder(folder));
   return status;
 }
@@ -97,7 +97,7 @@ absl::Status RemoveFiles(FileSystem& fs, const std::string& folder) {
 absl::StatusOr<CleanupResult> CleanUpFolder(const CleanupOptions& options) {
   FileSystem& fs = *options.fs;
   const DiskPaths paths{options.path};
-  // Before the lock, which makes a file.
+  // Checked before locking, which makes a file.
   if (const auto entries = fs.List(paths.Entries()); !entries.ok()) {
     if (!absl::IsNotFound(entries.status())) return entries.status();
     return absl::NotFoundError(

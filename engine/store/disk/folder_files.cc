@@ -25,7 +25,7 @@ absl::Status ForEachItem(FileSystem& fs, const std::string& folder,
   return absl::OkStatus();
 }
 
-/// One folder of the two levels below that of the entries.
+/// Lists one folder of the two levels below that of the entries.
 class FolderLister {
  public:
   using OnListed = std::function<absl::Status(const absl::Status&)>;

@@ -1,5 +1,5 @@
-// A ReadQueue over io_uring. Each thread owns one ring, and fills and empties it alone. It sleeps in its
-// ring, where besides its reads a poll of an event counter waits, which whoever submits a read raises.
+// A ReadQueue over io_uring. Each thread has a ring to itself, and sleeps in it. To wake it, whoever submits
+// a read raises an event counter, which the ring polls besides its reads.
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -38,7 +38,7 @@ class UringReadQueue final : public ReadQueue {
     bool has_ring = false;
     int event = -1;
     uint32_t depth = 0;
-    uint32_t in_flight = 0;          // its thread's alone
+    uint32_t in_flight = 0;          // used by its thread alone
     std::atomic<bool> idle = false;  // sleeps with room for more reads
     std::thread thread;
   };
@@ -73,10 +73,10 @@ bool UringReadQueue::StartReader(Reader& reader, uint32_t depth) {
   reader.depth = depth;
   reader.event = eventfd(0, EFD_CLOEXEC);
   if (reader.event < 0) return false;
-  // Besides the reads: the poll, and a read that goes on while the next one has its place.
+  // Besides the reads: the poll, and a read that is resumed after another one has taken its place.
   const unsigned entries = depth + 2;
-  // The thread comes for its completions when it is done with the last ones; older kernels can only
-  // interrupt.
+  // With COOP_TASKRUN completions do not interrupt the thread, which looks for them anyway; older kernels
+  // lack it.
   reader.has_ring = io_uring_queue_init(entries, &reader.ring, IORING_SETUP_COOP_TASKRUN) == 0 ||
                     io_uring_queue_init(entries, &reader.ring, 0) == 0;
   return reader.has_ring;
@@ -101,8 +101,8 @@ void UringReadQueue::RaiseEvent(const Reader& reader) {
 }
 
 void UringReadQueue::WakeOne() {
-  // A reader that isn't idle looks at the backlog before it sleeps. So does one that becomes idle just now:
-  // it says so first.
+  // A reader that isn't idle looks at the backlog before it sleeps. So does one that becomes idle just now,
+  // as it sets `idle` first.
   for (const auto& reader : readers_) {
     if (reader->idle.exchange(false)) return RaiseEvent(*reader);
   }
@@ -131,7 +131,7 @@ void UringReadQueue::Run(Reader& reader) {
       if (TakeReads(reader)) continue;
       if (reader.in_flight == 0 && backlog_.stopped()) return;
     }
-    io_uring_submit_and_wait(&reader.ring, 1);  // what goes wrong here is tried again
+    io_uring_submit_and_wait(&reader.ring, 1);  // errors: the loop tries again
     reader.idle.store(false);
     io_uring_cqe* cqe = nullptr;
     while (io_uring_peek_cqe(&reader.ring, &cqe) == 0) {
@@ -146,7 +146,7 @@ void UringReadQueue::Run(Reader& reader) {
         continue;
       }
       --reader.in_flight;
-      TakeReads(reader);  // first: the device shall not wait for what is done with the bytes
+      TakeReads(reader);  // first: the device must not wait for Complete
       Complete(reader, std::move(read), result);
     }
   }
@@ -173,11 +173,11 @@ bool UringReadQueue::TakeReads(Reader& reader) {
       Prepare(reader, std::move(read));
     }
   }
-  if (took) io_uring_submit(&reader.ring);  // what it leaves goes with the next wait
+  if (took) io_uring_submit(&reader.ring);  // the next wait submits the rest
   return took;
 }
 
-/// A read that goes on may exceed the depth by one: the ring's completion queue has room for twice as many.
+/// A resumed read may exceed the depth by one: the ring's completion queue has room for twice as many.
 void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) {
   const ReadRequest& request = read->request;
   const auto next = static_cast<size_t>(read->progress.next());
@@ -188,13 +188,13 @@ void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) 
   io_uring_sqe* const sqe = io_uring_get_sqe(&reader.ring);
   if (sqe == nullptr) return ReadInline(std::move(read));
   io_uring_prep_read(sqe, fd, begin, size, offset);
-  io_uring_sqe_set_data(sqe, read.release());  // the ring's, until its completion comes
+  io_uring_sqe_set_data(sqe, read.release());  // owned by the ring until its completion
   ++reader.in_flight;
 }
 
 void UringReadQueue::Complete(Reader& reader, std::unique_ptr<PendingRead> read, int32_t result) {
   if (result == -EINTR || result == -EAGAIN) return Prepare(reader, std::move(read));
-  // Whatever else is refused here gets the plain read's answer, and its error message.
+  // Other errors: a plain read gives the answer, or the error message.
   if (result < 0) return ReadInline(std::move(read));
   absl::Status status = read->progress.Advance(*read->request.file, result);
   if (status.ok() && !read->progress.complete()) return Prepare(reader, std::move(read));

@@ -28,8 +28,8 @@ int64_t KvFormat::BytesPerToken() const {
   if (!kernels::IsQuantized(encoding)) {
     return 2 * num_layers * elements * kernels::SizeOf(kernels::DenseType(encoding));
   }
-  // Offset, if any, and step are 2 bytes each: per token and group of channels for V, and for K per channel
-  // and group of tokens, of which a token's share counts.
+  // A step, and an offset if there is one, are 2 bytes each: per token and group of channels for V, and for K
+  // per channel and group of tokens, of which a token's share counts.
   const int64_t scale_bytes = kernels::HasOffsets(encoding) ? 4 : 2;
   const auto groups = [](int64_t count) { return (count + kernels::kKvGroup - 1) / kernels::kKvGroup; };
   const int64_t codes = kernels::LayoutOf(encoding, kernels::KvPart::kKey, 1, elements).code_row_bytes;
@@ -96,7 +96,7 @@ ChunkKv::ChunkKv(const KvFormat& format, int32_t num_tokens, HostMemory& memory,
       size_bytes_(size_bytes),
       k_bytes_(SectionBytes(format, kernels::KvPart::kKey, num_tokens)),
       v_bytes_(SectionBytes(format, kernels::KvPart::kValue, num_tokens)) {
-  // What no section writes must not hold what was in memory before: it goes into files and checksums.
+  // Bytes that no section writes must not hold old memory: they go into files and checksums.
   for (int32_t layer = 0; layer < format_.num_layers && data_ != nullptr; ++layer) {
     const MutableLayerKv sections = MutableLayer(layer);
     for (const auto& [section, bytes] : {std::pair(sections.k, k_bytes_), std::pair(sections.v, v_bytes_)}) {

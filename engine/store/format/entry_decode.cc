@@ -42,7 +42,7 @@ class HeaderReader {
     KVBLEND_RETURN_IF_ERROR(ReadVersions());
     KVBLEND_RETURN_IF_ERROR(ReadFormat());
     KVBLEND_RETURN_IF_ERROR(ReadDescription());
-    // The reader's own rules are the writer's, but here they are about what was read.
+    // The writer checks the same rules, but here breaking them means a damaged header.
     if (const absl::Status s = CheckHeaderFields(header_); !s.ok()) return Damaged(s.message());
     KVBLEND_RETURN_IF_ERROR(ReadTable());
     return std::move(header_);
@@ -58,7 +58,7 @@ class HeaderReader {
     return digest;
   }
 
-  /// What the engine counts in 32 bits with a sign.
+  /// Reads a count that the engine keeps in 32 bits with a sign.
   absl::Status ReadCount(absl::string_view field, int64_t at, int32_t& value) const {
     const uint32_t read = U32(at);
     if (read > std::numeric_limits<int32_t>::max()) {
@@ -192,7 +192,7 @@ absl::StatusOr<EntryHeader> DecodeEntryHeader(absl::Span<const std::byte> bytes)
     return Damaged("truncated: ", bytes.size(), " bytes; header_bytes is ", header_bytes);
   }
   const absl::Span<const std::byte> header = bytes.subspan(0, static_cast<size_t>(header_bytes));
-  // Before the version is looked at: one that was damaged is not to pass for a newer one.
+  // Compared before the version is looked at, so that a damaged version does not pass for a newer one.
   const auto stored = Load<uint64_t>(&header[kHeaderChecksumAt]);
   if (const uint64_t found = HeaderChecksum(header); found != stored) {
     return Damaged("its checksum is ", absl::Hex(found, absl::kZeroPad16), "; it says ",

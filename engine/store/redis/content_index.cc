@@ -9,7 +9,7 @@
 namespace kvblend::store::redis {
 namespace {
 
-/// How many of a content key's anchors are tried.
+/// So many anchors of a content key are tried.
 constexpr int32_t kMaxTriedAnchors = 8;
 
 }  // namespace

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kLayersOfUnknown = 128;
 
-/// The first that is no +OK, as what a caller may want to know.
+/// The first reply that is not +OK, as the error that callers expect.
 absl::Status CheckAllOk(const std::vector<absl::StatusOr<Reply>>& replies) {
   for (const auto& reply : replies) {
     if (!reply.ok()) return absl::UnavailableError(reply.status().message());

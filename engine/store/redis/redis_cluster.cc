@@ -206,7 +206,7 @@ void ClusterClient::RunRefresh() {
     DropRetired();
     absl::MutexLock lock(&mutex_);
     ++changes_;
-    // Asked for as often as may be, by a storm of MOVED, it is done no oftener than this.
+    // However often a storm of MOVED asks for a refresh, there is no more than one in this time.
     mutex_.AwaitWithTimeout(absl::Condition(&stop_), pause);
     const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || refresh_wanted_; };
     if (status.ok()) mutex_.AwaitWithTimeout(absl::Condition(&work), kRefreshInterval);
@@ -221,7 +221,7 @@ absl::Status ClusterClient::Refresh() {
     absl::MutexLock lock(&mutex_);
     refresh_wanted_ = false;
     if (routing_ != nullptr) {
-      // Those that work first.
+      // Nodes that work come first.
       for (const auto& node : routing_->nodes) {
         if (node->stats().state == NodeState::kWorking) candidates.push_back(node->endpoint());
       }
@@ -291,8 +291,8 @@ void ClusterClient::DropRetired() {
     absl::MutexLock lock(&mutex_);
     retired = retired_;
   }
-  // Stopped here, on a thread that is none of theirs. Whoever still has one can only be refused by it, and
-  // may be one of its own threads, which must not be the last to have it.
+  // Nodes are stopped here, on a thread that is none of theirs. Whoever still has one is only refused by it,
+  // and may be one of its own threads, which must not be the last to have it.
   for (const auto& node : retired) node->Stop();
   absl::MutexLock lock(&mutex_);
   const auto last = [&](const std::shared_ptr<RedisNode>& node) { return node.use_count() <= 2; };

@@ -39,8 +39,7 @@ absl::StatusOr<EntryHeader> DecodeWithSections(const ChunkKey& key, const absl::
     KVBLEND_RETURN_IF_ERROR(ErrorOf(*answer));
   }
   KVBLEND_ASSIGN_OR_RETURN(EntryHeader header, Decode(key, *reply));
-  // Before memory is taken for them. The sections of the other layers are of the same size, or will be found
-  // out.
+  // Before memory is taken for sections. Those of other layers are of the same size, or will be found out.
   const int64_t v_bytes = header.layer_bytes() - header.k_section_bytes();
   if (k_size->integer != header.k_section_bytes() || v_size->integer != v_bytes) {
     return absl::DataLossError(absl::StrCat("the sections of layer 0 are of ", k_size->integer, " and ",
@@ -82,7 +81,7 @@ absl::StatusOr<EntryHeader> ReadHeader(ClusterClient& cluster, Lane lane, const 
                                        absl::Time deadline) {
   const absl::StatusOr<Reply> reply =
       cluster.CallOne(MakeCommand(lane, {"GET", EntryKeys(key).Header()}, kMaxHeaderBytes), deadline);
-  // Whatever is wrong with the connection says nothing of the entry.
+  // An error of the connection says nothing of the entry.
   if (!reply.ok()) return absl::UnavailableError(reply.status().message());
   return Decode(key, *reply);
 }

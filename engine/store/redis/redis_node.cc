@@ -121,11 +121,11 @@ std::optional<int64_t> RedisNode::AwaitTurn(absl::Time not_before) {
       breaker_.Probing();
       return num_failures_;
     }
-    // While another connection is probing, until it is done.
+    // If another connection is probing, waits until it is done.
     const NodeState seen = breaker_.state();
     const auto changed = [&]()
                              ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || breaker_.state() != seen; };
-    // options_.now may be another clock than this one's.
+    // Woken at times, as options_.now may be another clock than this one's.
     constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
     mutex_.AwaitWithTimeout(absl::Condition(&changed), std::min(left, kLookAgain));
   }
@@ -137,7 +137,7 @@ void RedisNode::Fail(const absl::Status& status, Lane lane, std::vector<std::uni
   std::vector<std::unique_ptr<Command>> waiting;
   {
     absl::MutexLock lock(&mutex_);
-    // Before anybody hears of it: whoever asks again is refused at once.
+    // First of all, so that whoever hears of it and asks again is refused at once.
     breaker_.Failed(options_.now(), status, std::uniform_real_distribution<double>(0, 1)(random_));
     ++num_failures_;
     period_ = observer_.NewPeriod();
@@ -213,7 +213,7 @@ class RedisNode::Session {
       if (!command->wire.payload.empty()) {
         KVBLEND_RETURN_IF_ERROR(Write(AsBytes(small)));
         KVBLEND_RETURN_IF_ERROR(Write(command->wire.payload));
-        Progressed();  // a node that takes values is alive; a small command would only lie in its socket
+        Progressed();  // the node takes values, so it is alive; small commands prove nothing
         small.clear();
       }
       small += command->wire.tail;
@@ -269,7 +269,7 @@ class RedisNode::Session {
     constexpr int64_t kPlain = 1 << 16;
     const Command* head = in_flight_.empty() ? nullptr : in_flight_.front().get();
     if (head == nullptr) return reader_.ExpectNext({}, kPlain);
-    // What is read at once may hold the beginning of the replies behind.
+    // The same read may hold the beginning of later replies.
     reader_.ExpectNext(head->destinations, head->max_reply_bytes + kPlain + int64_t{kReadBytes});
   }
 

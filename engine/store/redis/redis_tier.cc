@@ -12,7 +12,8 @@ namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
 constexpr size_t kMaxPendingErasures = 10'000;
-/// What Redis evicts in between is written again that late, unless it or another such entry is missed.
+/// So long an entry is believed to be in Redis, unless a lookup misses it or another one that is believed to
+/// be.
 constexpr absl::Duration kRemember = absl::Minutes(10);
 
 absl::Status BadOption(std::string_view name, const std::string& value, std::string_view allowed) {
@@ -146,7 +147,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   bool is_whole = presence == Presence::kWhole;
   if (is_whole) {
     absl::MutexLock lock(&mutex_);
-    // Who was told to erase it, and then to put it, wants it.
+    // Whoever has erased the chunk and puts it again wants it there.
     is_whole = pending_erasures_.Find(address.key) == nullptr;
     if (is_whole) ++stats_.duplicate_puts;
   }
@@ -160,7 +161,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   // A header must never stand over sections that are not its own.
   if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));
   if (absl::Status status = writer_.Write(header, header_bytes, kv); !status.ok()) {
-    Remove(address);  // what is not found is not kept either
+    Remove(address);  // what cannot be found is not kept
     return status;
   }
   Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration(), period);
@@ -319,7 +320,7 @@ absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& ke
   absl::Status status = absl::IsNotFound(header.status()) ? absl::OkStatus() : header.status();
   if (found) {
     Forget(key);
-    // Waited for: when this returns, no server finds it.
+    // Waits for the reply: from then on no server finds it.
     status = writer_.RemoveHeader(key);
     if (status.ok() && header.ok()) Remove(header->address);
     if (status.ok() && is_damaged) writer_.RemoveAllLayers(key);

@@ -113,7 +113,7 @@ absl::StatusOr<bool> RedisBoard::Prolong(const Place& place, int32_t num_parts, 
 
 absl::Status RedisBoard::Remove(const Place& place, int32_t num_parts) {
   const BoardKeys keys(place);
-  // The connection keeps the order: the note first, which parts that are gone must not be found by.
+  // The connection keeps the order. The note goes first, so that it never leads to parts that are gone.
   std::vector<std::string> parts = keys.Parts(num_parts);
   parts.insert(parts.begin(), "UNLINK");
   std::vector<std::unique_ptr<Command>> commands;
