@@ -22,7 +22,7 @@ constexpr DataType kF32 = DataType::kF32;
 constexpr DataType kBF16 = DataType::kBF16;
 constexpr DataType kF16 = DataType::kF16;
 
-// Pages that `backend` can hold, and all that the plan uses of them.
+// Checks that `backend` can hold such pages, and that the pages have all that the plan uses.
 absl::Status CheckPagesOfPlan(absl::string_view op, const Backend& backend, const BatchPlan& plan,
                               const KvPagesView& pages) {
   const PageLayout best = backend.best_page_layout(pages.dtype, pages.page_size, pages.head_dim);
@@ -30,7 +30,7 @@ absl::Status CheckPagesOfPlan(absl::string_view op, const Backend& backend, cons
   return CheckPlanFitsPages(op, plan, pages);
 }
 
-// What the attention operations have in common: all but their outputs.
+// Checks what the attention operations have in common: all arguments but outputs.
 absl::Status CheckAttention(absl::string_view op, const Backend& backend, const BatchPlan& plan,
                             ConstMatrixView q, const AttentionSpec& spec, const KvPagesView& pages) {
   KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(op, backend, plan, pages));
@@ -38,7 +38,7 @@ absl::Status CheckAttention(absl::string_view op, const Backend& backend, const 
   return CheckMatrix(op, "q", q, plan.num_rows(), int64_t{spec.num_heads} * pages.head_dim, {kF32});
 }
 
-// What the attention operations read besides pages is not `out`.
+// `out` must not overlap what the attention operations read besides pages.
 absl::Status CheckAttentionOutput(absl::string_view op, ConstMatrixView q, const AttentionSpec& spec,
                                   ConstMatrixView out, absl::string_view name) {
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(op, q, "q", out, name));
@@ -46,7 +46,7 @@ absl::Status CheckAttentionOutput(absl::string_view op, ConstMatrixView q, const
   return CheckDisjoint(op, spec.sinks, "sinks", out, name);
 }
 
-// What writing KV into pages needs, wherever the KV comes from.
+// Checks what all operations that write KV into pages have in common.
 absl::Status CheckScatter(absl::string_view op, const Backend& backend, const BatchPlan& plan,
                           const RopeTable& rope, const KvPagesView& pages) {
   KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(op, backend, plan, pages));
@@ -399,7 +399,7 @@ absl::Status Backend::SelectTopK(Stream& stream, ConstMatrixView scores, Indices
   if (out.size < 0 || out.size > scores.cols) {
     return Invalid(kOp, "out.size is ", out.size, "; allowed: 0 .. scores.cols = ", scores.cols);
   }
-  // Elements of the same size, so a matrix stands for the indices.
+  // A matrix of elements of the same size stands for the indices.
   const MatrixView indices{out.data, kF32, 1, out.size, out.size};
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", indices, 1, out.size, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, scores, "scores", indices));

@@ -25,7 +25,7 @@ absl::Status CheckExperts(absl::string_view op, IndicesView experts, int64_t siz
   return absl::OkStatus();
 }
 
-// As wide as the elements: for the checks of overlap.
+// A matrix of elements that are as wide as indices, for the checks of overlap.
 ConstMatrixView AsMatrix(IndicesView indices) {
   return {indices.data, DataType::kF32, indices.size > 0 ? 1 : 0, indices.size, indices.size};
 }
@@ -47,7 +47,7 @@ absl::StatusOr<std::unique_ptr<PackedExperts>> Backend::PackExperts(int32_t num_
   if (num_experts < 1 || num_experts > kMaxExperts) {
     return Invalid(kOp, "num_experts is ", num_experts, "; allowed: 1 .. ", kMaxExperts);
   }
-  // Together they are one matrix on a device.
+  // On a device the rows of all experts are one matrix.
   const int64_t max_rows = kMaxInt32 / num_experts;
   if (rows < 1 || rows > max_rows) return Invalid(kOp, "rows is ", rows, "; allowed: 1 .. ", max_rows);
   if (cols < 1 || cols > kMaxInt32) return Invalid(kOp, "cols is ", cols, "; allowed: 1 .. ", kMaxInt32);

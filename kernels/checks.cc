@@ -161,7 +161,7 @@ absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const Samplin
               : Invalid(op, "specs[", index, "].", field, " is ", value, "; allowed: ", allowed...);
   };
   const auto [temperature, penalty] = std::pair(spec.temperature, spec.repetition_penalty);
-  // Comparisons that fail for NaN.
+  // These comparisons refuse NaN too.
   absl::Status status =
       check("temperature", temperature, temperature >= 0 && std::isfinite(temperature), "finite, at least 0");
   status.Update(check("top_k", spec.top_k, spec.top_k >= 0, "at least 0"));

@@ -7,7 +7,7 @@
 namespace kvblend::kernels {
 namespace {
 
-constexpr size_t kBlock = 1024;  // logits; one that is looked for is looked for in its block alone
+constexpr size_t kBlock = 1024;  // logits; whole blocks are skipped before one is searched
 
 bool IsFinite(float x) { return (std::bit_cast<uint32_t>(x) & 0x7F800000u) != 0x7F800000u; }
 

@@ -94,7 +94,7 @@ int32_t Draw(absl::Span<const float> logits, const SamplingSpec& spec) {
   }
   const uint64_t total = Sum(candidates);
   // Top-p and min-p each keep the most likely tokens up to some rank, so the shorter rank decides, whichever
-  // is first; min-p first leaves top-p less to order. Top-p's total is that of before.
+  // is first; min-p first leaves top-p less to order. Top-p's total is the one before min-p.
   if (spec.min_p > 0) {
     const double least = spec.min_p * static_cast<double>(uint64_t{1} << bits);
     std::erase_if(candidates, [least](const Candidate& candidate) {
