@@ -40,7 +40,7 @@ constexpr int kMaxThreads = 1024;
 
 const float* F32Row(ConstMatrixView m, int64_t row) { return static_cast<const float*>(m.Rows(row, 1).data); }
 
-// What multiplies codes; nothing where nothing does.
+// Names the kernels that multiply codes; empty where there are none.
 std::string DescribeCodes(const CpuContext& context) {
   const auto named = [](const char* what, const CodeKernels& kernels) {
     return absl::StrCat(what, " (", std::string(kernels.name), ")");
@@ -313,7 +313,7 @@ class CpuBackend final : public HostBackend {
   CpuContext context_;
 };
 
-// How many this process may run on (taskset, a container's cpuset).
+// Processors that this process may run on (taskset, a container's cpuset).
 int AvailableProcessors() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);

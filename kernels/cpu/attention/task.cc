@@ -11,13 +11,13 @@ namespace kvblend::kernels {
 
 template <typename Body>
 void AttentionTaskRunner::ForEachBlock(const Body& body) const {
-  int64_t first_tile = 0;  // those before it stand before the block
+  int64_t first_tile = 0;  // tiles before it see no key from this block on
   for (int64_t key = task_.key_begin; key < task_.key_end; key += kKeyBlock) {
     const int64_t end = std::min(key + kKeyBlock, task_.key_end);
     while (first_tile < queries_.num_tiles() && queries_.KeysOfTile(first_tile).end <= key) ++first_tile;
     for (int64_t tile = first_tile; tile < queries_.num_tiles(); ++tile) {
       const VisibleKeys seen = queries_.KeysOfTile(tile);
-      if (seen.begin >= end) break;  // and so have all later ones the block behind their window
+      if (seen.begin >= end) break;  // later tiles do not see the block either
       body(tile, key, std::min(end, seen.end) - key);
     }
   }

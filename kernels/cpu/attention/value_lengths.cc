@@ -29,7 +29,7 @@ class SquaredLengths {
     return sum;
   }
 
-  /// Of the position and its neighbour, which share words. REQUIRES: layout kTiles
+  /// For the position and its neighbour, which share words. REQUIRES: layout kTiles
   void OfPair(int32_t position, float (&squares)[2]) const {
     squares[0] = squares[1] = 0;
     for (int32_t h = 0; h < pages_.num_kv_heads; ++h) {

@@ -94,7 +94,7 @@ simd::CorrectionWeights CpuKvCorrection::weights() const {
           .map_rank = map_rank_};
 }
 
-// Others are decoded into rows of f32 first.
+// Whether stored rows are corrected while they are decoded. Others are decoded into rows of f32 first.
 bool CorrectsStoredRows(const CpuContext& context, const CpuKvCorrection& correction, const KvSectionView& in,
                         KvEncoding out) {
   return correction.has_map() && context.gemm_dtype == DataType::kBF16 && simd::HasBf16Dots() &&

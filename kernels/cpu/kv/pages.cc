@@ -60,11 +60,10 @@ bool LoadsDirectly(const KvTarget& target, KvEncoding encoding) {
          in_lines(pages.v) && known;
 }
 
-/// Sections whose first row is row `first` of the batch; a whole number of groups behind its first one if they go into
-/// pages of layout kRows.
+/// Sections whose first row is row `first` of the batch. In layout kRows `first` is a multiple of kKvGroup.
 class LoadedSections {
  public:
-  /// Neither is owned. correction: to be applied on the way, has no map; null: none
+  /// Neither is owned. correction: applied on the way, without a map; null: none
   LoadedSections(const KvSectionView& k, const KvSectionView& v, int64_t first,
                  const CpuKvCorrection* correction = nullptr)
       : k_(k), v_(v), first_(first), is_corrected_(correction != nullptr) {
@@ -73,7 +72,7 @@ class LoadedSections {
     v_correction_ = correction->scale_and_offset(KvPart::kValue);
   }
 
-  /// As many from row `row` on, `limit` at most, as one StoredRows can be.
+  /// How many rows from `row` on, `limit` at most, one StoredRows can describe.
   int64_t KeysOfOneKind(int64_t row, int64_t limit) const {
     const int64_t token = row - first_, of_group = std::min(limit, kKvGroup - token % kKvGroup);
     return is_corrected_ ? std::min(of_group, KvCorrectionPlaceEnd(token) - token) : of_group;
@@ -273,16 +272,16 @@ int64_t FewRows(const KvTarget& target, int64_t row, int64_t end) {
   return TokenRun::At(target, row, end, simd::kTileColumns).count;
 }
 
-/// Rows before the first one that begins a part: parts end where tiles end, of which every thread but the last would
-/// have to read what others have written before it adds its tokens.
+/// Rows before the first that begins a part. Parts end where tiles end: two threads that share a tile would
+/// have to read each other's words before they add their tokens.
 int64_t RowsBeforeTile(const KvTarget& target) {
   if (target.pages.layout != PageLayout::kTiles) return 0;
   const int64_t in_tile = target.plan.position(0) % simd::kTileColumns;
   return in_tile == 0 ? 0 : simd::kTileColumns - in_tile;
 }
 
-/// load(begin, end) for every part of `rows`, as many parts for each thread. All but the first begin `lead` rows behind
-/// a whole number of groups.
+/// load(begin, end) for every part of `rows`, as many parts for each thread. Parts but the first begin `lead`
+/// rows behind a whole number of groups.
 template <typename Load>
 void ForParts(CpuContext& context, int64_t rows, int64_t lead, const Load& load) {
   const int64_t groups = (std::max<int64_t>(rows - lead, 1) + kKvGroup - 1) / kKvGroup;
@@ -330,7 +329,7 @@ void CpuKvLoad(CpuContext& context, const KvTarget& target, KvSectionView k, KvS
   if (!IsQuantized(k.encoding)) return CpuKvScatter(context, target, DenseMatrix(k), DenseMatrix(v));
   ForRows(context.pool, k.rows, k.cols * 8, [&](int64_t begin, int64_t end) {
     const RowDecoder keys(k), values(v);
-    // As many at a time as are brought into the layout at once.
+    // As many tokens at a time as ScatterRun brings into the layout at once.
     auto* decoded = ThreadScratch<float>(ScratchSlot::kDecoded, 2 * kScatterTokens * k.cols);
     for (int64_t i = begin; i < end; i += kScatterTokens) {
       const int64_t count = std::min(kScatterTokens, end - i);

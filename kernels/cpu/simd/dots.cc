@@ -60,7 +60,7 @@ HWY_INLINE void KeyDotsGroup(const float* q, const void* keys, const void* next,
   const int64_t bytes = head_dim * SizeOf(kKeyType);
   for (int64_t key = 0; key < num_keys; key += kKeys) {
     const int64_t count = std::min(kKeys, num_keys - key);
-    // The last one again where there are none left: a key's sum is the same in any company.
+    // Past the end the last key is taken again: a key's sum does not depend on the keys beside it.
     int64_t rows[kKeys];
     for (int64_t j = 0; j < kKeys; ++j) {
       rows[j] = (key + std::min(j, count - 1)) * head_dim;

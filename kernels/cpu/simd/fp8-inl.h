@@ -25,8 +25,8 @@ HWY_INLINE hn::Vec<D> E4M3ToF32(D d, hn::Vec<hn::RebindToUnsigned<D>> codes) {
   const auto bits =
       hn::Add(hn::And(hn::ShiftLeft<20>(codes), hn::Set(d32, 0x07F00000u)), hn::Set(d32, 120u << 23));
   const auto as_normal = hn::BitCast(d, bits);
-  // A subnormal m * 2^-9 has become 2^-7 + m * 2^-10, which is less than twice itself without 2^-6. Of what
-  // is 2^-6 or more that is not so.
+  // A subnormal m * 2^-9 was read as v = 2^-7 + m * 2^-10. 2 v - 2^-6 is what it should be, and less than v.
+  // For all that is 2^-6 or more v is the smaller one.
   const auto value = hn::Min(as_normal, hn::MulAdd(as_normal, hn::Set(d, 2.0f), hn::Set(d, -0.015625f)));
   const auto nan = hn::BitCast(d, hn::Set(d32, 0x7FC00000u));
   const auto magnitude = hn::IfThenElse(hn::Gt(value, hn::Set(d, 448.0f)), nan, value);

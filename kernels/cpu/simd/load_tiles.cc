@@ -113,7 +113,7 @@ void LoadKeysSplitHalf(absl::Span<const StoredRows> parts, const float* const* c
   }
 }
 
-// Of row r of V, as LoadValuesFrom wants them: words of pairs `pair`..
+// Words of row r of V from pair `pair` on, as LoadValuesFrom wants them.
 template <KvEncoding kEncoding, bool kCorrected>
 class ValueWords {
  public:
@@ -132,8 +132,8 @@ class ValueWords {
   const ValueRow<kEncoding, kCorrected> row_;
 };
 
-// Which of the 32 channels of two vectors of words, one per token, become both tokens' words of channels
-// kFirst .. kFirst + 15; or, of one token's, its halves of them.
+// The order that makes two vectors of 32 channels, one per token, both tokens' words of channels kFirst ..
+// kFirst + 15; or one token's vector its halves of these.
 template <int kFirst>
 HWY_INLINE __m512i ChannelsOfTokens() {
   alignas(64) static constexpr auto kOrder = [] {

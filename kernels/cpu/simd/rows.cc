@@ -56,7 +56,7 @@ HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
   return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
 }
 
-// z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow; `hold` has the last word about
+// z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow; `hold` may change
 // z and up first.
 template <typename Hold, typename Exponent>
 HWY_INLINE void GateRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out,

@@ -111,7 +111,7 @@ template <class D>
 HWY_INLINE hn::Vec<D> AtLeast(D d, hn::Vec<D> v, float bound) {
   const auto limit = hn::Set(d, bound);
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-  return hn::Max(limit, v);  // of which the instruction gives the second where one is NaN
+  return hn::Max(limit, v);  // where one is NaN the instruction gives the second
 #else
   return hn::IfThenElse(hn::Lt(v, limit), limit, v);
 #endif
@@ -133,8 +133,8 @@ HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   static_assert(kDegree == 4 || kDegree == 5);
   const hn::RebindToUnsigned<D> d32;
   x = AtLeast(d, x, -126.0f);
-  // Adding 1.5 * 2^23 rounds x to an integer k and leaves it in the low bits, with 128 more k + 128: the exponent of
-  // 2^(k + 1), which what is rounded off is multiplied by.
+  // Adding 1.5 * 2^23 rounds x to an integer k and leaves it in the low bits; with 128 more they hold k +
+  // 128, the exponent of 2^(k + 1), the last factor.
   const auto magic = hn::Set(d, 12582912.0f + 128.0f);
   const auto shifted = hn::Add(x, magic);
   const auto f = hn::Sub(x, hn::Sub(shifted, magic));  // in [-0.5, 0.5]

@@ -171,7 +171,6 @@ HWY_INLINE Pairs LoadF32Pairs(const float* data) {
   return pairs;
 }
 
-// In all lanes.
 HWY_INLINE hn::Vec<PairF32> BroadcastBf16(uint16_t value) {
 #if KVBLEND_BF16_WORDS  // without a detour over the processor's other registers
   const __m512i values = _mm512_set1_epi16(static_cast<int16_t>(value));

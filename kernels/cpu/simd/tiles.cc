@@ -58,7 +58,7 @@ struct F32Words {
   }
 };
 
-// What becomes codes of 16 bits (tiles_int16.cc): f32 until then.
+// Operands that tiles_int16.cc turns into codes of 16 bits: f32 until then.
 struct CodeWords : F32Words {
   static HWY_INLINE F32s Exp2(F32s x) { return CoarseExp2(x); }
 };
@@ -336,7 +336,7 @@ template <class Operands>
 void AddMass(const float* scores, const VisibleKeys* visible, const float* offsets, int64_t count,
              int64_t keys, float* mass) {
   const TileF32 d;
-  VisibleKeys all{0, keys};  // what all rows see; a row that sees nothing leaves nothing
+  VisibleKeys all{0, keys};  // keys that all rows see; none where one sees none
   for (int64_t r = 0; r < count; ++r) {
     all = {std::max(all.begin, visible[r].begin), std::min(all.end, visible[r].end)};
   }
@@ -355,7 +355,7 @@ void AddMass(const float* scores, const VisibleKeys* visible, const float* offse
 
 // --- the table ---
 
-// Probabilities: the operands of the second product, or what it makes them from.
+// Probabilities: the operands of the second product, or what they are made from.
 template <class Operands, class Probabilities = Operands>
 constexpr Tiles MakeTiles() {
   return {.name = Operands::kName,

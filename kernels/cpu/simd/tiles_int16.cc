@@ -50,8 +50,8 @@ constexpr int64_t kCodeTileRows = 6;
 constexpr int kCodeVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 constexpr int64_t kCodeLanes = hn::MaxLanes(CodeF32());
 
-// sum += products of pairs. Instructions in words of their own: g++ takes sums of integers apart, computes all products first,
-// and has no registers for them; and Highway 1.0.3 has none that multiplies and adds.
+// sum += products of pairs. Inline assembly, since g++ takes sums of integers apart, computes all products
+// first and has no registers for them; and Highway 1.0.3 has no operation that multiplies and adds.
 template <bool kVnni>
 HWY_INLINE Sums AddPairs(Sums sum, hn::Vec<CodeI16> row, hn::Vec<CodeI16> column) {
   auto result = sum.raw;
@@ -164,7 +164,7 @@ HWY_INLINE bool AllFinite(const ValueSteps& steps, int64_t keys) {
   return hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
 }
 
-// A row's step where some values are not finite: NaN where the row gives one of them weight, 0 where it sees nothing of them.
+// A row's step where some values are not finite: NaN where the row gives one of them weight, otherwise 0.
 // finite: the steps with 0 in their place
 float StepOfNotFinite(const float* probabilities, const ValueSteps& steps, int64_t keys, float* finite) {
   int64_t seen = 0;  // counted: g++ 12 takes a loop that sets a float to NaN for a search of the largest
@@ -191,11 +191,11 @@ HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int1
 #endif
 }
 
-// Codes that a unit of a row's weights has: as many as 16 bits hold of the largest of them, and sums in 32 bits of all. A row
-// that looks at few keys has more bits for them than one that looks at many, whose roundings cancel out.
+// Codes per unit of a row's weights: as many as let the largest weight fit into 16 bits and the sum into 32.
+// A row that looks at few keys gets more bits than one that looks at many, whose roundings cancel out.
 HWY_INLINE float CodesPerUnit(const float* probabilities, const ValueSteps& steps, int64_t keys) {
   const CodeF32 d;
-  constexpr int kChains = 2;  // each vector would wait for the one before it
+  constexpr int kChains = 2;  // in one, each vector would wait for the one before it
   hn::Vec<CodeF32> largest[kChains], sums[kChains];
   for (int i = 0; i < kChains; ++i) largest[i] = sums[i] = hn::Zero(d);
   const auto add = [&](int chain, const float* p, const float* step) HWY_ATTR {
