@@ -44,7 +44,7 @@ void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, con
   }
 }
 
-// The same with rows of x as codes, of every token once.
+// The same with rows of x as codes, in which every token stands once.
 template <class Code>
 void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>& inputs,
                    const ExpertRows& rows, const RowChunk& chunk, int64_t first_output, MatrixView out) {
@@ -76,7 +76,7 @@ template <class Code>
 absl::Status CodedProducts(CpuContext& context, const ColumnKernels<Code>& kernels, ConstMatrixView x,
                            const CpuExperts& experts, const ExpertRows& rows,
                            absl::Span<const RowChunk> chunks, MatrixView out) {
-  // A row's group must not depend on where the others go.
+  // The group of a row's codes must not depend on the experts that other rows go to.
   int64_t group = kChunkInputs;
   for (int32_t e = 0; e < experts.num_experts(); ++e) {
     const QuantizedMatrix* matrix = experts.expert(e).quantized();
@@ -118,7 +118,7 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
     }
     return CodedProducts(context, context.pairs->few_term_rows, x, experts, rows, chunks, out);
   }
-  const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // what vectors multiply
+  const DataType dtype = simd::GetTiles(context.gemm_dtype).dtype;  // the type that vectors multiply
   CodeInputs inputs{nullptr, nullptr, x.cols * SizeOf(dtype) / static_cast<int64_t>(sizeof(uint32_t)),
                     x.cols / 16, dtype};
   ScratchPool::Lease lease =

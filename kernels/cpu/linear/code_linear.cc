@@ -1,6 +1,6 @@
-// Products of codes (code_products.h). A few rows are multiplied straight from the weights' codes; for more, these are
-// brought into the products' order for every call, a block of outputs at a time, so that weights lie in memory once. A
-// row's result is the same bit for bit either way, but for wide groups'.
+// Products of codes (code_products.h). A few rows are multiplied straight from the weights' codes; for more,
+// these are brought into the products' order for every call, a block of outputs at a time, so that weights
+// lie in memory once. A row's result is the same bit for bit either way, except with wide groups.
 #include <algorithm>
 #include <cstring>
 
@@ -15,8 +15,8 @@ namespace {
 // Rows and their sums stay in the second-level cache beside a block's codes; enough of them that preparing
 // the block costs a few hundredths.
 constexpr int64_t kRowsPerTask = 264;
-// Up to 128 KiB of codes stay in the second-level cache while all rows are multiplied by them. As many as the first-level cache
-// holds, so that results are read and written more often, took up to a tenth longer.
+// Up to 128 KiB of codes stay in the second-level cache while all rows are multiplied by them. Passes that
+// fit the first-level cache read and write results more often, and took up to a tenth longer.
 template <class Code>
 constexpr int64_t kInputsPerPass = 512 * CodedRows<Code>::kPerWord;
 
@@ -54,7 +54,7 @@ class BlockOutput {
         out_(out.Columns(block * kPackedBlock, std::min(kPackedBlock, out.cols - block * kPackedBlock))),
         accumulate_(accumulate) {}
 
-  /// Rows [row, row + kernels.rows) times some groups of the block; the first group's come first.
+  /// Adds rows [row, row + kernels.rows) times groups of the block. Group 0 comes first: it sets the sums.
   void Add(const CodedRows<Code>& rows, int64_t row, const BlockCodes& block, int64_t first_group,
            int64_t num_groups) const {
     const bool accumulate = accumulate_ || first_group > 0;

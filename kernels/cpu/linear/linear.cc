@@ -58,7 +58,7 @@ absl::Status QuantizedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
 absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                            MatrixView out) {
   if (weights.quantized() == nullptr) return MatVec(context, x, weights, accumulate, out);
-  const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // what vectors multiply
+  const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // the type that vectors multiply
   return QuantizedMatVec(context, dtype, x, weights, accumulate, out);
 }
 

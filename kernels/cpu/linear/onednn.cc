@@ -90,7 +90,7 @@ Split ChooseSplit(int64_t rows, int num_threads, size_t num_panels) {
   return {num_panels > 1 ? kRowBlock : kRowClasses[0], num_panels > 1};
 }
 
-// A product's rows to where they belong.
+// Copies or adds a product's rows to where they belong.
 void WriteRows(const float* from, bool accumulate, MatrixView to) {
   for (int64_t r = 0; r < to.rows; ++r, from += to.cols) {
     auto* target = static_cast<float*>(to.data) + r * to.row_stride;
@@ -222,14 +222,14 @@ absl::Status MultiplyByOutputs(CpuContext& context, ConstMatrixView x, const Cpu
   return error.status();
 }
 
-// With so many it was measured to gain; fewer were not.
+// Measured to gain from so many rows on; fewer were not measured.
 constexpr int64_t kMinRowsByOutputs = 4 * kRowBlock;
 // Half of what the second-level caches of processors with AMX hold; beside it a block of rows has room.
 constexpr int64_t kMaxPanelBytes = int64_t{512} << 10;
 
-// How many blocks each thread should expand for itself at a time; 0: threads should share them. So they should where every
-// thread can have rows of its own (ChooseSplit), as results are written in place then, and where there are not enough outputs
-// for all.
+// How many blocks each thread should expand for itself at a time; 0: threads should share them. Sharing is
+// better where every thread can have rows of its own (ChooseSplit), as results are then written in place, and
+// where there are not enough outputs for all.
 int64_t BlocksOfThread(const CpuContext& context, int64_t rows, const ExpandedBlocks& blocks) {
   const int threads = context.pool.num_threads();
   if (rows < kMinRowsByOutputs || blocks.count < 2 * threads) return 0;

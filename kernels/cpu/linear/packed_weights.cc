@@ -40,7 +40,7 @@ void FillPanel(DataType dtype, int64_t cols, std::byte* rows, const WeightPanel&
   stream.wait();
 }
 
-/// The rows of a source to the nearest of 255 codes, with a step for every 32 columns.
+/// The rows of a source, rounded to the nearest of 255 codes, with a step for every 32 columns.
 class RoundedRows final : public WeightSource {
  public:
   RoundedRows(const WeightSource& source, int64_t cols) : source_(source), values_(cols) {}
@@ -59,9 +59,9 @@ class RoundedRows final : public WeightSource {
       float largest = 0, not_finite = 0;
       for (const float value : values) {
         largest = std::max(largest, std::abs(value));
-        not_finite += value * 0.0f;  // NaN where there is one, or an infinity
+        not_finite += value * 0.0f;  // becomes NaN by a NaN or an infinity
       }
-      // As the matrix will hold it; one that it cannot hold makes it keep values.
+      // The step as the matrix will hold it. Where it cannot, the matrix keeps values in place of codes.
       const float step = F16ToF32(F32ToF16(largest / kLargestCode)),
                   inverse = step > 0 && std::isfinite(step) ? 1.0f / step : 0.0f;
       out.scales[group] = largest / kLargestCode + not_finite;
@@ -175,7 +175,7 @@ void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
     simd::ConvertRow(embedding_.get() + index * cols_ * SizeOf(dtype_), dtype_, out, DataType::kF32, cols_);
     return;
   }
-  // From where products read it, so that a matrix that is both lies in memory once.
+  // Read where products read it, so that embeddings that are weights of a product too lie in memory once.
   const uint32_t* words = Block(index / kPackedBlock, nullptr) + index % kPackedBlock;
   const int64_t per_word = static_cast<int64_t>(sizeof(uint32_t)) / SizeOf(dtype_);
   for (int64_t i = 0; i < cols_; ++i) {

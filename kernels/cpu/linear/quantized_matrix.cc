@@ -94,7 +94,7 @@ class ColumnPacker {
     return row_;
   }
 
-  /// The row that was read into RowOf(column), which begins at `data`. False where f16 cannot hold it.
+  /// Packs the row that was read into RowOf(column), which begins at `data`. False where f16 cannot hold it.
   bool Pack(const QuantizedColumn& column, int64_t output, std::byte* data) const {
     PackCodes(row_.codes, column, output, data);
     const auto halves = [](const uint16_t* at) { return const_cast<uint16_t*>(at); };

@@ -162,7 +162,7 @@ struct Bf16Operands {
     }
   }
 
-  static constexpr float zero_point = 0;  // the tables know it
+  static constexpr float zero_point = 0;  // the tables contain it
   __m512i low_table, upper_table;
 };
 #endif

@@ -9,7 +9,7 @@
 
 #include "kernels/cpu/linear/codes/kernels-inl.h"
 
-// As of wide groups, what a tile reads of the weights lies in one piece.
+// As in wide-inl.h, what a tile reads of the weights lies in one piece.
 constexpr int kAsymmetricRows = Ops::kPairRows, kAsymmetricVectors = Ops::kPairVectors;
 constexpr int64_t kAsymmetricWidth = kAsymmetricVectors * Ops::kLanes;
 static_assert(kPackedBlock % kAsymmetricWidth == 0 && kAsymmetricWidth % kColumnOutputs == 0);
@@ -49,7 +49,8 @@ void ExpandAsymmetric(const QuantizedColumn& column, int64_t group, const BlockC
   ExpandScales(column, group, out);
 }
 
-// sums = the products of some of a group's words, in 16 bits. weights, codes: of the first; rows are a group apart
+// sums = the products of some of a group's words, in 16 bits. weights, codes: the first word's; rows a group
+// apart
 template <int kWords>
 HWY_INLINE void SumWords(const uint32_t* weights, const int8_t* codes,
                          Ops::Ints (&sums)[kAsymmetricRows][kAsymmetricVectors]) {
@@ -76,7 +77,7 @@ template <int kBits>
 void MultiplyAsymmetricVectors(const AsymmetricRows& rows, const BlockCodes& block, int64_t first_group,
                                int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = kAsymmetricRows, kVectors = kAsymmetricVectors, kSummed = kSummedWords<kBits>;
-  // Registers are full of sums: totals, in steps of their row, lie in memory, and what the first words make.
+  // Registers are full of sums: totals (in steps of their row) and the first words' products lie in memory.
   alignas(32) float totals[kRows][kAsymmetricWidth];
   for (auto& row : totals) {
     for (int v = 0; v < kVectors; ++v) Ops::StoreFloats(Ops::Zero(), row + v * Ops::kLanes);

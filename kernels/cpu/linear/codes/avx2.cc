@@ -20,10 +20,10 @@ namespace {
 struct Ops : Lanes8 {
   static constexpr char kName[] = "avx2";
   static constexpr bool kSignedBytes = true;
-  // A term takes a sign's detour and a multiplication that widens its sums, twice for each word of activations.
+  // Terms would need their signs moved and their sums widened, twice for each word of activations.
   static constexpr bool kFewPairRows = true;
 
-  // Pairs of products of bytes, of weights without a sign, in 16 bits.
+  // Sums of two products of bytes each, in 16 bits; weights have no sign.
   static HWY_INLINE Ints BytePairs(Ints weights, Ints row) { return _mm256_maddubs_epi16(weights, row); }
   static HWY_INLINE Ints AddBytePairs(Ints sum, Ints weights, Ints row) {
     const Ints pairs = BytePairs(weights, row);
@@ -32,7 +32,7 @@ struct Ops : Lanes8 {
   }
   static HWY_INLINE Ints MultiplyPairs(Ints a, Ints b) { return _mm256_madd_epi16(a, b); }
 
-  // The same of codes in any number of bits.
+  // The same for codes of any number of bits.
   template <int kBits>
   static HWY_INLINE Ints Pairs(Ints weights, Ints row) {
     if constexpr (kBits < 8) return BytePairs(weights, row);
@@ -68,7 +68,7 @@ struct Ops : Lanes8 {
     return kBits == 4 ? SumPairs(sum) : sum;
   }
 
-  // Sums are in 16 bits to the end with 4 bits; otherwise two words' pairs at most, and then 32.
+  // Codes of 4 bits are summed in 16 bits to the end, of others two words at most before they are widened.
   template <int kBits>
   static constexpr int StepOf() {
     return kBits == 4 || kBits == 8 ? 1 : 2;

@@ -19,7 +19,7 @@ struct Ops {
   static constexpr int64_t kLanes = 16;
   // Sums of codes and sums of groups take 24 of 32 registers.
   static constexpr int kRows = 6, kVectors = 2;
-  // Of pairs the sums alone do.
+  // With pairs, sums of codes alone take 24.
   static constexpr int kPairRows = 6, kPairVectors = 4;
   static constexpr int kFewRows = 4;
 

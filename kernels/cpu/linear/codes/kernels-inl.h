@@ -87,7 +87,7 @@ HWY_INLINE GroupScales ScalesOf(const QuantizedColumn& column, int64_t scale, in
   return {step, Ops::NegMulAdd(step, zero_point, minimum)};
 }
 
-// The sums of one more group: the one place where they are rounded, but for their own conversion.
+// Adds the sums of one more group to `total`. Sums are rounded here, and in their conversion to floats.
 HWY_INLINE Ops::Floats AddGroup(Ops::Floats product, const GroupScales& scales, float step, float sum,
                                 Ops::Floats total) {
   const Ops::Floats scaled = Ops::Mul(product, scales.step);

@@ -7,7 +7,7 @@ struct Lanes8 {
   static constexpr int64_t kLanes = 8;
   // Eight sums, two vectors of weights and a row's word leave room for what is between.
   static constexpr int kRows = 4, kVectors = 2;
-  // Of pairs, whose sums are added in 32 bits, in words of our own: twelve sums fit.
+  // Twelve sums of pairs fit, as inline assembly adds them (AddPairs).
   static constexpr int kPairRows = 6, kPairVectors = 2;
   static constexpr int kFewRows = 2;
 

@@ -24,14 +24,14 @@ const float* PaddedRow(const void* x, DataType dtype, int64_t n, int64_t cols) {
   return row;
 }
 
-// What lanes 0, 2, .. come to and what lanes 1, 3, .. do: the two lowest lanes of the result.
+// `op` over lanes 0, 2, .. in the lowest lane of the result, over lanes 1, 3, .. in the next one.
 template <class Op>
 HWY_INLINE __m128 OfHalves(__m256 v, Op op) {
   const __m128 four = op(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   return op(four, _mm_movehl_ps(four, four));
 }
 
-// What all lanes come to.
+// `op` over all lanes.
 template <class Op>
 HWY_INLINE float OfLanes(__m256 v, Op op) {
   const __m128 two = OfHalves(v, op);
@@ -63,7 +63,7 @@ HWY_INLINE void EncodeTerms(const float* x, CodeTerms* out, float* step, float* 
   for (int v = 0; v < kVectors; ++v) {
     values[v] = _mm256_loadu_ps(x + v * kLanes);
     most = _mm256_max_ps(most, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), values[v]));
-    not_finite = _mm256_fmadd_ps(values[v], _mm256_setzero_ps(), not_finite);  // NaN where one is none
+    not_finite = _mm256_fmadd_ps(values[v], _mm256_setzero_ps(), not_finite);  // NaN where one is not finite
   }
   const float largest = OfLanes(most, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); });
   const bool finite = _mm256_movemask_ps(_mm256_cmp_ps(not_finite, not_finite, _CMP_UNORD_Q)) == 0;
@@ -106,22 +106,23 @@ namespace {
 
 // --- asymmetric codes ---
 //
-// A row is read twice: for what its halves reach from and to, of which the largest gives the row its step, and to be encoded. A
-// group's even inputs lie in every other lane, its odd ones in those between, so that both halves are encoded at once.
+// A row is read twice: for the ranges of its groups' halves, the largest of which gives the row its step, and
+// to be encoded. A group's even inputs lie in every other lane, its odd ones in those between, so that both
+// halves are encoded at once.
 
-// One code less than there are: the zero point is rounded too. Ends of a range are divided by them first, as their difference
-// might overflow.
+// One step less than 256 codes span, as the zero point is rounded too. The ends of a range are divided first:
+// their difference might overflow.
 constexpr float kInverseCodes = 1.0f / 254.0f;
 constexpr int kGroupVectors = int{AsymmetricGroup::kInputs / kLanes};
 
-// What a group's halves are; it stays in place of the group's codes until these are known.
+// The ranges of a group's halves, kept in place of its codes until these are known.
 struct HalfRanges {
   float least[2];  // 0 or less
-  float steps[2];  // as large as they have to be
+  float steps[2];  // the smallest that their ranges allow
 };
 static_assert(sizeof(HalfRanges) <= sizeof(AsymmetricGroup::codes));
 
-// not_finite: NaN in a lane where a value is none
+// not_finite: becomes NaN in lanes with a value that is not finite
 HWY_INLINE HalfRanges RangesOf(const float* x, __m128& largest_step, __m256& not_finite) {
   __m256 least = _mm256_setzero_ps(), most = _mm256_setzero_ps();
   for (int i = 0; i < kGroupVectors; ++i) {
@@ -141,7 +142,7 @@ HWY_INLINE HalfRanges RangesOf(const float* x, __m128& largest_step, __m256& not
   return ranges;
 }
 
-// Both halves' numbers, as the lanes of their inputs have them.
+// Each half's number in the lanes of its inputs.
 HWY_INLINE __m256 ByHalves(const float* numbers) {
   double both;
   std::memcpy(&both, numbers, sizeof(both));

@@ -9,7 +9,7 @@
 // group's activations are rounded to half a unit times 32 codes.
 
 constexpr int kWholeRows = Ops::kPairRows, kWholeVectors = Ops::kPairVectors;
-// As of wide groups, what a tile reads of the weights lies in one piece.
+// As in wide-inl.h, what a tile reads of the weights lies in one piece.
 constexpr int64_t kWholeWidth = kWholeVectors * Ops::kLanes;
 static_assert(kPackedBlock % kWholeWidth == 0 && kWholeWidth % kColumnOutputs == 0);
 constexpr int kWholeWords = int{AsymmetricWholeGroup::kInputs / kCodesPerWord};
@@ -23,12 +23,13 @@ static_assert(kLargestCodeSum<4> << kFractionBits<4> <= INT16_MAX);
 static_assert(kLargestCodeSum<AsymmetricWholeGroup::kMostWeightBits> << kFractionBits<
                   AsymmetricWholeGroup::kMostWeightBits> <=
               INT16_MAX);
-// Of a weight's zero in steps: what 16 bits hold of its fractions.
+// The largest zero of weights, in steps, whose fractions fit into 16 bits.
 template <int kBits>
 constexpr float kLargestZero = static_cast<float>((INT16_MAX >> kFractionBits<kBits>)-1);
 
-// Where a group's weights are so alike that their zero is out of reach, coarser codes that are no less exact beside their values
-// than bf16: value = step * code + minimum. codes: the output's, of kWholeWords words a width apart
+// For groups whose weights are so alike that their zero is beyond kLargestZero: coarser codes, relative to
+// the weights still as exact as bf16. value = step * code + minimum. codes: the output's, of kWholeWords
+// words a width apart
 template <int kBits>
 void MakeCoarser(uint32_t* codes, float& step, float minimum) {
   const float coarser = std::copysign(std::abs(minimum) / kLargestZero<kBits>, step), ratio = step / coarser;
@@ -89,7 +90,7 @@ template <int kBits>
 void MultiplyWholeVectors(const WholeGroupRows& rows, const BlockCodes& block, int64_t first_group,
                           int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = kWholeRows, kVectors = kWholeVectors;
-  // Registers are full of sums: totals lie in memory.
+  // The registers are full of sums, so totals lie in memory.
   if (!accumulate) ClearPairTile(out, out_stride);
   const Ops::Ints half = Ops::Set(1 << (kFractionBits<kBits> - 1));
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {

@@ -1,11 +1,11 @@
 // Products of a prompt's rows in 16 bits, with steps for wide groups of inputs (code_products.h); included by kernels-inl.h. A
 // word is a pair of neighbouring inputs.
 
-// The weights that a tile reads of a wide group lie in one piece. Beside those of other tiles they would fall into a quarter of
-// the sets of the first-level cache.
+// The weights that a tile reads of a wide group lie in one piece. Interleaved with other tiles' they would
+// share a quarter of the sets of the first-level cache.
 constexpr int64_t kWideWidth = Ops::kPairVectors * Ops::kLanes;
 
-// Of a group's values: what turns its codes into those of the wide group that it is in.
+// Turns the codes of a group into those of its wide group.
 struct WideScales {
   Ops::Floats scale, offset;
 };
@@ -43,7 +43,7 @@ void ExpandWideLanes(const QuantizedColumn& column, int64_t lane, int64_t group,
   const int64_t scales_per_chunk = kChunkInputs / column.format.group, group_chunks = group / kChunkInputs;
   for (int64_t begin = 0, wide = 0; begin < column.chunks; begin += group_chunks, ++wide) {
     const int64_t end = std::min(begin + group_chunks, column.chunks);
-    Ops::Floats largest = Ops::Zero(), not_finite = Ops::Zero();  // the latter NaN where a scale is none
+    Ops::Floats largest = Ops::Zero(), not_finite = Ops::Zero();  // NaN where a value is not finite
     for (int64_t scale = begin * scales_per_chunk; scale < end * scales_per_chunk; ++scale) {
       const GroupScales scales = ScalesOf(column, scale, lane, zero_point);
       for (const Ops::Floats code : {smallest_code, largest_code}) {
