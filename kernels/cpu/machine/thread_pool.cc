@@ -22,8 +22,8 @@ uint64_t StateOf(uint32_t generation, uint64_t flags) {
 }
 uint32_t GenerationOf(uint64_t state) { return static_cast<uint32_t>(state >> kGenerationShift); }
 
-// What a stream keeps of a loop's generation is few bits, which return often enough for a test to see that; each time they
-// return, all streams are told.
+// A stream keeps the low bits of a loop's generation, few enough for a test to see them repeat. Each time
+// they do, all streams are told.
 constexpr int kClaimedBits = 48;
 constexpr uint32_t kShortGenerations = uint32_t{1} << (64 - kClaimedBits);
 
@@ -41,7 +41,7 @@ int64_t Claim(std::atomic<uint64_t>& claimed, uint64_t none_claimed, int64_t end
   while (seen >> kClaimedBits != none_claimed >> kClaimedBits) {
     if (claimed.compare_exchange_weak(seen, none_claimed + 1, std::memory_order_relaxed)) return 0;
   }
-  // Looking before claiming leaves a finished stream's line with all who look.
+  // Threads look before they claim, so that the cache line of a finished stream stays shared.
   if (static_cast<int64_t>(seen - none_claimed) >= end) return end;
   return static_cast<int64_t>(claimed.fetch_add(1, std::memory_order_relaxed) - none_claimed);
 }
@@ -66,7 +66,7 @@ ThreadPool::ThreadPool(int num_threads, void (*on_start)()) {
         WorkerMain(worker, i);
       });
     } catch (const std::system_error&) {
-      // Those that have been started do the work of all.
+      // The threads that were started do all of the work.
       workers_.pop_back();
       break;
     }
@@ -96,8 +96,8 @@ void ThreadPool::RunIterations(Loop& loop, uint32_t generation, int64_t thread) 
   }
 }
 
-// Entering and closing, and sleeping and opening, are two stores and two loads each, which all threads see in one order: of who
-// writes first, the other reads it.
+// Entering and closing, and sleeping and opening, each store something and then load what the other stores.
+// All threads see these in one order, so whoever stores second reads what the first has stored.
 
 bool ThreadPool::MayEnter(const Worker& worker, int i) const {
   const uint64_t state = loops_[i].state.load(std::memory_order_seq_cst);
@@ -110,7 +110,7 @@ ThreadPool::Loop* ThreadPool::Enter(Worker& worker) {
     Loop& loop = loops_[i];
     worker.inside.store(&loop, std::memory_order_seq_cst);
     const uint64_t state = loop.state.load(std::memory_order_seq_cst);
-    if ((state & kOpen) != 0) {  // and is until the worker leaves
+    if ((state & kOpen) != 0) {  // and stays so until the worker leaves
       worker.done[i] = GenerationOf(state);
       return &loop;
     }
@@ -183,7 +183,7 @@ void ThreadPool::Run(int64_t lines, int64_t across, int64_t num_streams,
                      absl::FunctionRef<void(int64_t, int64_t)> body) {
   Loop* loop = workers_.empty() ? nullptr : TakeFreeLoop();
   if (loop == nullptr) {
-    // Without workers, or all of them are offered loops enough.
+    // There are no workers, or no place for another loop.
     for (int64_t s = 0; s < num_streams; ++s) {
       const int64_t end = CountLines(lines, num_streams, s) * across;
       for (int64_t i = 0; i < end; ++i) body(s, i);
@@ -220,7 +220,7 @@ void ThreadPool::ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(i
   if (rows <= 0 || columns <= 0) return;
   const int64_t most = std::min<int64_t>(num_threads(), kMaxStreams);
   const bool by_rows = rows >= most || columns == 1;
-  // Streams share the lines among them: the rows, or the columns. All of what lies across is in every stream.
+  // Lines, rows or columns, are divided among the streams. A stream has all cells of its lines.
   const int64_t lines = by_rows ? rows : columns, across = by_rows ? columns : rows;
   const int64_t num_streams = std::min(lines, most);
   const auto cell = [&](int64_t stream, int64_t i) {

@@ -50,7 +50,7 @@ absl::StatusOr<WeightBytes> MapSlab(const std::string& folder, int64_t bytes) {
   return WeightBytes(static_cast<std::byte*>(data), [bytes](std::byte* slab) { munmap(slab, bytes); });
 }
 
-// Bytes [begin, end) of a slab, which nobody uses. A file keeps its room.
+// Returns the memory of a slab's bytes [begin, end), which nobody uses. A file keeps its room on disk.
 void GiveBack(const WeightBytes& slab, int64_t begin, int64_t end) {
   begin = RoundUp(begin, sysconf(_SC_PAGESIZE));
   if (begin < end) madvise(slab.get() + begin, end - begin, MADV_DONTNEED);
@@ -62,8 +62,8 @@ absl::StatusOr<WeightBytes> WeightArena::Allocate(int64_t bytes) {
   bytes = RoundUp(bytes, 64);
   absl::MutexLock lock(&mutex_);
   if (free_end_ - free_begin_ < bytes) {
-    // What is left of the old slab is given up. A huge page that is used in part loses the rest of its memory. Slabs grow
-    // with what there is, so that few have an end.
+    // The rest of the old slab is returned, also where it is a part of a huge page. Slabs grow with what is
+    // allocated, so that few rests arise.
     GiveBack(slab_, free_begin_, free_end_);
     const int64_t slab_bytes =
         std::max(RoundUp(bytes, kHugePage), std::clamp(allocated_, kSmallestSlab, kLargestSlab));
