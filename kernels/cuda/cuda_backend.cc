@@ -47,7 +47,7 @@ class CudaBackend final : public Backend {
                         graphs_ ? "" : ", no CUDA graphs");
   }
   DataType compute_dtype() const override { return DataType::kBF16; }
-  // Attention has blocks enough for all multiprocessors then, and a 7B model's layer takes some 7 ms.
+  // So many rows make enough blocks of attention for all multiprocessors; a 7B model's layer takes some 7 ms.
   RowUnits row_units() const override { return {.products = 2048, .attention = 8192}; }
   std::string device_name() const override { return device_.name; }
   std::optional<DeviceMemory> device_memory() const override {
@@ -343,7 +343,7 @@ class CudaBackend final : public Backend {
   }
 
  private:
-  // To bf16 in rows that begin at multiples of 16 bytes, unless x is that already.
+  // Rounds x to bf16 in rows that begin at multiples of 16 bytes, unless it has these already.
   static absl::Status RoundForProducts(absl::string_view op, Stream& stream, ConstMatrixView& x) {
     const bool as_it_is =
         x.dtype == DataType::kBF16 && x.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;

@@ -88,7 +88,7 @@ AttentionParams ParamsOf(const PlanView& plan, ConstMatrixView q, const Attentio
   params.negate = spec.scale < 0;
   if (spec.logit_soft_cap != 0) {
     const float unit = params.log2_scale / kLog2E, cap = spec.logit_soft_cap / unit;
-    // A scale so near 0 that the cap has no number in its units leaves no score that the cap would change.
+    // Where the scale is so near 0 that the cap in its units is infinite, no score would reach the cap.
     if (std::isfinite(cap)) {
       params.soft_cap = cap;
       params.inverse_soft_cap = unit / spec.logit_soft_cap;

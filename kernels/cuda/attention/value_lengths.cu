@@ -1,5 +1,5 @@
-// ValueLengths: a warp takes a position, its lanes pieces of the values of all kv heads: eight elements where all begin at
-// multiples of 16 bytes. One load waits for no other.
+// ValueLengths: a warp takes a position, its lanes pieces of the values of all kv heads: eight elements where
+// all begin at multiples of 16 bytes. No load waits for another.
 #include "kernels/cuda/attention/tile.h"
 #include "kernels/cuda/device/page_slot.h"
 

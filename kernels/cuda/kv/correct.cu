@@ -12,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr int kRows = 8;
 constexpr int kTile = 512;  // channels of x that lie in shared memory at a time
 
-/// A value of each token of the block.
+/// One value for each token of the block.
 struct alignas(16) OfRows {
   float row[kRows];
 };
@@ -78,7 +78,7 @@ KVBLEND_DEVICE void SumInner(const CorrectKvParams& p, int64_t first_row, Shared
   SyncThreads();
 }
 
-/// Places other than the first ones begin at multiples of kRows, so that only the first block has rows in several.
+/// Only a chunk's first block has rows of several places: all later places begin at multiples of kRows.
 static_assert(kRows == 8 && KvCorrectionPlace(8) == KvCorrectionPlace(15));
 KVBLEND_DEVICE int PlaceInFirstBlock(int row) { return static_cast<int>(KvCorrectionPlace(row)); }
 

@@ -19,19 +19,19 @@ constexpr int kTokens = 16;
 constexpr int kSums = 8;  // of x down in a lane: two tiles of four
 
 struct CorrectTilesParams {
-  // Row y of blocks works on placement y. To sections there is one, whose plan is empty but for num_rows.
+  // Row y of blocks works on placement y. Sections have one placement, whose plan has num_rows alone.
   KvPlacements placements;
   KvCorrectionView correction;
   DataType out_dtype;  // what corrected values are rounded to
-  // Of sections:
+  // Where sections are written:
   void* k_out;
   void* v_out;
-  // Of pages:
+  // Where pages are written:
   RopeView rope;
   KvPagesView pages;
 };
 
-/// Eight neighbouring channels of the lane's two rows, Lane() / 4 and that + 8.
+/// Eight neighbouring channels of the lane's two rows, Lane() / 4 and Lane() / 4 + 8.
 struct Pair {
   float row[2][8];
 };

@@ -31,8 +31,8 @@ std::vector<std::string> Matching(const std::string& pattern) {
   return paths;
 }
 
-/// Where it may lie, best first: where the loader looks, in the toolkit, and in the packages of Python, which bring it along with
-/// PyTorch: of the environment that is active, of the one that this program is installed in, of the machine's.
+/// Where `file` may lie, best first: where the loader looks, in the toolkit, and in Python's packages, which
+/// PyTorch installs: those of the active environment, of the one that this program is in, and of the machine.
 std::vector<std::string> Candidates(const std::string& file) {
   std::vector<std::string> paths = {file, absl::StrCat("/usr/local/cuda/lib64/", file)};
   std::vector<std::string> roots;

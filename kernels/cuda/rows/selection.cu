@@ -32,8 +32,8 @@ struct MassTotalsParams {
   double* totals;  // of mass, of lengths and of columns, these two where there is mass
 };
 
-// A warp takes a row for one of the totals. Sums in double one by one, which is the definition; rows are a model's layers and run
-// beside each other.
+// A warp takes a row for one of the totals. It sums in double one by one, as the definition does; rows are a
+// model's layers and run beside each other.
 KVBLEND_KERNEL(kWarpSize, 1) MassTotalsKernel(MassTotalsParams p) {
   const float* mass = static_cast<const float*>(p.mass.data) + BlockX() * p.mass.row_stride;
   const float* lengths = static_cast<const float*>(p.lengths.data) + BlockX() * p.lengths.row_stride;

@@ -9,7 +9,7 @@
 namespace kvblend::kernels::cuda {
 namespace {
 
-// To where the `bytes` at `source` will be.
+// Brings the `bytes` at `source` to the device, and returns where they will be.
 absl::StatusOr<const void*> Bring(DeviceStream& stream, const void* source, int64_t bytes) {
   KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(stream, "Reading a section", "reads host memory"));
   return stream.BringSection(source, bytes);

@@ -21,7 +21,7 @@ absl::Status Correct(DeviceStream& stream, const KvSource& k, const KvSource& v,
   return StatusOf(launch(stream.handle(), k, v, correction, k_out, v_out), "CorrectKv");
 }
 
-// A step that is recorded keeps to what it used.
+// A recorded step is repeated with the table and pages that it used.
 void NoteUse(DeviceStream& stream, const RopeTable& table, const KvPagesView& pages) {
   if (StepRecording* step = stream.recording()) {
     step->UsesRope(table);

@@ -82,7 +82,7 @@ KvCorrectionView DeviceKvCorrection::view() const {
   const int64_t channels = 2 * cols_;
   const uint32_t *down_tiles = nullptr, *up_tiles = nullptr;
   if (has_tiles_) {
-    // As many channels as tiles have lie in a multiple of 16 bytes.
+    // Aligned to 16 bytes: the arrays before have whole tiles of channels.
     down_tiles =
         reinterpret_cast<const uint32_t*>(scale + (1 + kNumKvCorrectionPlaces + 2 * rank_) * channels);
     up_tiles = down_tiles + channels / kTileChannels * kWarpSize * kTileWords;
@@ -194,15 +194,15 @@ AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pa
     for (const int32_t rows : rows_of_) tiles += CeilDiv(int64_t{rows} * shape.group, rows_of_tile);
     return tiles;
   };
-  // Where there are enough of them to keep every multiprocessor busy.
+  // Tall tiles where they are enough to keep every multiprocessor busy.
   const int64_t tall = count_tiles(kTallStrips * kRowTile);
   shape.is_tall = UsesTensorCores(pages) && !statistics && HasTallTiles(pages.head_dim) &&
                   tall * pages.num_kv_heads >= 2 * num_multiprocessors;
   shape.row_tiles = shape.is_tall ? tall : count_tiles(kRowTile);
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
-  // Few queries make few blocks: their keys are shared out until there are about two for each
-  // multiprocessor, but a block keeps one or two tiles of keys at least. Where there is about one for each already, they are of
-  // gathered rows or of many answers, which see very different numbers of keys: four each even that out.
+  // Few queries make few blocks: their keys are shared out until there are about two for each multiprocessor,
+  // but a block keeps one or two tiles of keys at least. Where there is about one each already, rows are
+  // gathered or of many answers and see very different numbers of keys: four each even that out.
   const int64_t blocks = std::max<int64_t>(shape.row_tiles * pages.num_kv_heads, 1);
   const bool is_uneven = 2 * blocks >= num_multiprocessors && blocks < 2 * num_multiprocessors;
   const int64_t wanted = CeilDiv(int64_t{is_uneven ? 4 : 2} * num_multiprocessors, blocks);

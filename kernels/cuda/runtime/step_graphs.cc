@@ -48,7 +48,7 @@ StepGraphs::Known* StepGraphs::Find(const StepShape& shape) {
 void StepGraphs::Remember(const StepShape& shape) {
   if (known_.size() == max_shapes_) {
     if (known_.front().graph != nullptr) {
-      WaitForLastRun().IgnoreError();  // whoever synchronises next has it, too
+      WaitForLastRun().IgnoreError();  // the next Synchronize returns the error, too
       DestroyGraph(known_.front().graph);
     }
     known_.erase(known_.begin());
@@ -66,7 +66,7 @@ absl::Status StepGraphs::Record(Known& known, const StepValues& values,
         StepMemory::Allocate(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(layout.total_bytes))));
     if (!larger.ok()) return larger.status();
     memory_ = *std::move(larger);
-    DropStaleGraphs();  // with the old memory's addresses
+    DropStaleGraphs();  // they have the old memory's addresses
   }
   StepRecording recording(known.shape, values, *memory_);
   const StreamHandle handle = stream_.handle();
@@ -90,7 +90,7 @@ absl::Status StepGraphs::Record(Known& known, const StepValues& values,
 }
 
 absl::Status StepGraphs::Launch(const Known& known, const StepValues& values) {
-  // Its values may not have been read yet.
+  // The last run may not have read its values yet.
   if (absl::Status s = WaitForLastRun(); !s.ok()) return s;
   memory_->Fill(known.shape, values);
   if (absl::Status s = LaunchGraph(known.graph, stream_.handle()); !s.ok()) return s;
