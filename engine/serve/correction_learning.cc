@@ -40,7 +40,7 @@ double PercentOf(const std::vector<double>& shares) {
   return 100 * std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
 }
 
-/// What is left of deviations.
+/// What a correction leaves of the deviations.
 std::vector<double> Corrected(std::vector<double> deviations, const std::vector<double>& shares) {
   for (size_t layer = 0; layer < deviations.size(); ++layer) deviations[layer] *= shares[layer];
   return deviations;
@@ -106,7 +106,7 @@ void CorrectionLearning::Recall() {
     absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
     recalled = state.ok();
     if (recalled) {
-      if (state->tokens == 0) {  // of a fit on what others have seen
+      if (state->tokens == 0) {  // saved with a fit on others' pairs alone
         state->fitted.clear();
         state->kept_back.clear();
       }
@@ -127,9 +127,9 @@ void CorrectionLearning::Recall() {
   if (usable.ok() && learned->correction.anchoring != learner_options_.anchoring) {
     usable = absl::InvalidArgumentError(absl::StrCat(LearnedPath(), " is for another kind of anchoring"));
   }
-  if (usable.ok() && learned->version == GivenVersion()) return;  // it is the one in force
+  if (usable.ok() && learned->version == GivenVersion()) return;  // already in force
   if (usable.ok() && !same_beginning) {
-    // Otherwise the next start would take it for what was learned on from the one given now.
+    // If kept, the next start would take it for learned on top of the one given now.
     spdlog::info("{}: learning began with another correction than the one given now, which is in force",
                  LearnedPath());
     unlink(LearnedPath().c_str());
@@ -151,7 +151,7 @@ void CorrectionLearning::OpenSharing() {
   const uint64_t recalled = learner_.state().replica;
   if (recalled == 0) {
     learner_.SetReplica(MomentsSharing::NewReplica());
-    // Before anything is told under this name: moments without it would be another's after a restart, and count twice.
+    // Saves the name before it is used: under another one after a restart, the moments would count twice.
     if (!options_.folder.empty() && learner_.state().tokens > 0) Save();
   }
   sharing_ = std::make_unique<MomentsSharing>(*options_.board, learner_options_, learner_.state().replica,
@@ -167,7 +167,7 @@ void CorrectionLearning::Share() {
   const auto keep_going = [this] { return GoesOn(); };
   const bool learns = keep_going();
   if (!learns || learner_.state().tokens == 0) {
-    sharing_->Withdraw();  // also what a reset could not
+    sharing_->Withdraw();  // also removes what a reset could not
   } else {
     sharing_->Publish(learner_.state(), /*all=*/false, keep_going);
   }
@@ -180,7 +180,7 @@ void CorrectionLearning::Share() {
 
 void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry,
                              absl::Span<const int32_t> token_ids) {
-  // By its text alone: what is fitted in one namespace, or behind one anchor, must not judge the fit in another.
+  // By the text alone: a chunk fitted in one namespace, or behind one anchor, must not judge elsewhere.
   const bool kept_back = store::HashTokens(token_ids)[0] % kKeepBackEvery == 0;
   absl::MutexLock lock(&mutex_);
   if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
@@ -189,12 +189,12 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
 
 bool CorrectionLearning::HasWork() const {
   if (stopping_ || reset_asked_ || turn_asked_) return true;
-  // Chunks may come faster than they are learned from, and who waits for an update would wait for ever.
+  // Chunks may come faster than they are learned from, and whoever waits for an update would wait for ever.
   return updates_ == 0 && (!queue_.empty() || (save_asked_ && dirty_));
 }
 
 void CorrectionLearning::Run() {
-  // What serving leaves of the processors is enough. On Linux this is the calling thread's alone.
+  // Serving comes first. On Linux this sets the priority of the calling thread alone.
   setpriority(PRIO_PROCESS, 0, 19);
   const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge([this] {
     absl::MutexLock lock(&mutex_);
@@ -214,7 +214,7 @@ void CorrectionLearning::Run() {
     }
     const bool save = !reset && !turn && chunk.empty() && dirty_;
     busy_ = true;
-    if (turn) turn_asked_ = false;  // now: one that is asked for meanwhile is another one
+    if (turn) turn_asked_ = false;  // cleared now: a turn asked for from here on is another one
     learns_a_chunk_ = !chunk.empty();
     mutex_.Unlock();
     if (reset) Forget();
@@ -230,7 +230,7 @@ void CorrectionLearning::Run() {
   const bool dirty = dirty_, tell = sharing_ != nullptr && stats_.learning == LearningState::kOn;
   mutex_.Unlock();
   if (dirty) Save();
-  // What it has seen is of use to others when it is gone, or to itself where it has no disk.
+  // The moments are of use to others when this process is gone, or to itself later where it has no disk.
   const absl::Time end = absl::Now() + kLastTurn;
   if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return absl::Now() < end; });
 }
@@ -279,7 +279,7 @@ bool CorrectionLearning::FitGoesOn() const {
 void CorrectionLearning::Fit() {
   const auto keep_going = [this] { return FitGoesOn(); };
   std::optional<kv::CorrectionLearner::Verdict> verdict;
-  // Who can't be read while it fits is left out, and it begins anew without it, if there is enough without it.
+  // A replica that can't be read is left out, and the fit begins anew if there is enough without it.
   while (!verdict.has_value()) {
     if (!keep_going() || !Due()) return;
     verdict = learner_.Fit(keep_going, sharing_.get());
@@ -316,8 +316,8 @@ void CorrectionLearning::Fit() {
       verdict->kept_back_chunks, PercentOf(verdict->before), verdict->fitted_chunks,
       PercentOf(verdict->after),
       loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
-  // First what tells the correction that learning began with: if the process dies here, the next start does not take the
-  // fit for one that began with another.
+  // The moments first, with the correction that learning began with: if the process dies here, the next start
+  // does not take the fit for one that began with another.
   if (!options_.folder.empty()) Save();
   if (loaded == nullptr) return;
   if (!options_.folder.empty()) {

@@ -52,7 +52,7 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
   return info;
 }
 
-// Of pages, both: a decode batch's, and those of one context for all else.
+// Both rooms are of pages: those of a decode batch, and those of one context for all other work.
 constexpr int32_t kRoomOfAnswers = 0, kRoomOfWork = 1;
 
 schedule::Priority PriorityOf(const Caller& caller) {
@@ -205,7 +205,7 @@ absl::StatusOr<std::shared_ptr<RequestHandle>> EngineImpl::Score(ScoreRequest re
 }
 
 std::optional<double> EngineImpl::SecondsPerToken(int32_t prompt_tokens) const {
-  // Without the tiers' rates: computing is all that is asked for.
+  // Without the tiers' rates: only computing matters here.
   const std::optional<blend::LoadingCosts> costs = runner_.loading_controller().Costs({});
   if (!costs) return std::nullopt;
   const blend::PromptShape prompt{.num_layers = runtime_->config.num_layers,
@@ -283,14 +283,14 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   job.tokens = task->tokens();
   job.has_room = [this, task] { return HasRoomFor(*task); };
   job.seconds_left = [task] {
-    // Who has gone gives back at once what it holds.
+    // A cancelled request gives back at once what it holds.
     return task->cancellation().Check().ok() ? task->predicted_seconds_left()
                                              : -std::numeric_limits<double>::infinity();
   };
   job.advance = [this, task, lane, handle, begun = false]() mutable {
     if (!std::exchange(begun, true)) TakeRoom(task, lane);
     if (task->Advance(runner_)) {
-      // Whoever is decoded meanwhile waits for what has been done, and not for what has been asked for.
+      // Slices measure work that is done: a decoding step would have to wait for all that is only enqueued.
       if (!decode_batch_.empty()) runtime_->backend->Synchronize(*runtime_->stream).IgnoreError();
       return true;
     }
@@ -301,8 +301,8 @@ schedule::Job EngineImpl::JobOf(const std::shared_ptr<Task>& task, schedule::Lan
   return job;
 }
 
-// No prompt is prefilled before its answer has room, as far as can be foreseen: it would keep its pages, and the lanes behind
-// it wait.
+// No prompt is prefilled before its answer has room, as far as can be foreseen: it would keep its pages, and
+// the lanes behind it would wait.
 bool EngineImpl::HasRoomFor(const Task& task) const {
   if (task.max_decoding_tokens() > 0) return decode_batch_.HasRoomFor(task);
   const kv::PagePool& pool = *runtime_->page_pool;
@@ -347,7 +347,7 @@ void EngineImpl::EndTurn(const std::shared_ptr<Task>& task, schedule::Lane lane,
 
 absl::Duration EngineImpl::SliceOf(schedule::Lane lane) const {
   const double slice = PromptSliceSeconds(decode_batch_.step_seconds(), options_.itl_target_seconds);
-  // What nobody waits for goes on in smaller ones.
+  // Work that nobody waits for gets smaller slices.
   return absl::Seconds(lane == schedule::Lane::kInteractive ? slice : slice / 4);
 }
 
@@ -364,7 +364,7 @@ bool EngineImpl::StepDecoding() {
 }
 
 void EngineImpl::Retire(const std::shared_ptr<Task>& task) {
-  // In this order: who sees no request and nothing behind one may rely on what requests have missed being stored.
+  // In this order: if neither requests nor background work are seen, all missed chunks have been stored.
   StoreBehindResponse(task->caller(), task->TakeMissing());
   absl::MutexLock lock(&mutex_);
   running_.erase(task);
@@ -409,7 +409,7 @@ EngineStats EngineImpl::Stats() const {
       if (lane != schedule::Lane::kBackground) ++stats.requests_running;
     }
   }
-  // After the requests, for the reason that Retire has.
+  // After the requests, for the reason given in Retire.
   stats.background_unfinished = scheduler_.unfinished(schedule::Lane::kBackground);
   const DecodeBatch::Counts& decoding = decode_batch_.counts();
   stats.sequences_decoding = decoding.sequences.load(std::memory_order_relaxed);
@@ -458,7 +458,7 @@ EngineStats EngineImpl::Stats() const {
 absl::Status EngineImpl::Drain(absl::Time deadline) {
   absl::Status drained = scheduler_.Drain(ToSteady(deadline));
   if (drained.ok()) {
-    // What is not learned by the deadline was nobody's request.
+    // Learning was nobody's request, so what is not learned by the deadline is no error.
     if (learning_ != nullptr) learning_->Flush(deadline).IgnoreError();
     absl::Status flushed = chunk_store_->FlushWrites(deadline);
     if (!flushed.ok()) chunk_store_->DropWrites();  // else the store's end would wait for them

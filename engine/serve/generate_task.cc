@@ -110,7 +110,7 @@ absl::StatusOr<bool> GenerateTask::Resume() {
     kept_ = prefill_->TakeKept();
     prefill_.reset();
   }
-  // The last token is run when the next one is to be chosen.
+  // The answer's last token is run only when the next one is to be chosen.
   const auto said = absl::MakeConstSpan(answer_)
                         .first(answer_.size() - 1)
                         .subspan(static_cast<size_t>(prompt_.num_tokens - result_.prompt_tokens));
@@ -138,7 +138,7 @@ generate::PromptLookup::Guess GenerateTask::Guess(int32_t max_tokens) {
 }
 
 bool GenerateTask::Continue(const kernels::SampledToken& sampled) {
-  sampler_->Next();  // that was how it was chosen
+  sampler_->Next();  // goes past what the token was sampled with
   if (absl::Status status = Accept(sampler_->Describe(sampled)); !status.ok()) {
     Fail(status);
     return false;
@@ -207,7 +207,7 @@ void GenerateTask::Finish() {
   decoding_ = false;
   TextDelta rest;
   rest.text = stop_.Push(decoder_.Flush());
-  if (stop_.matched()) NoteStop();  // at the latest by what stands for a character that is never completed
+  if (stop_.matched()) NoteStop();  // the replacement of an unfinished character may match
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);
   said_bytes_ += static_cast<int64_t>(rest.text.size());
@@ -228,7 +228,7 @@ void GenerateTask::Fail(const absl::Status& status) {
   DropPrefetch();
   const int64_t computed = UnreportedTokens();
   prefill_.reset();
-  // Who stops an answer may well go on from there.
+  // A client that stops an answer may well go on from there.
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
   prompt_.DropPages();
   result_.total_seconds = SecondsSinceSubmission();

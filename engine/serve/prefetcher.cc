@@ -46,7 +46,7 @@ void Prefetcher::Run() {
     queue_.pop_front();
     busy_ = true;
     mutex_.Unlock();
-    // A prompt whose turn has come before does not need it any more.
+    // A prompt whose turn has come already does not need it any more.
     if (std::shared_ptr<Prefetch> prefetch = next.lock();
         prefetch != nullptr && held_bytes_ < max_held_bytes_) {
       std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Prefetch(prefetch->keys_);

@@ -13,7 +13,7 @@ namespace {
 // Positions whose logits are computed and held at once: bounds memory at kStep * vocab_size floats.
 constexpr size_t kStep = 64;
 
-/// The most likely token, and what the given one's log-probability follows from.
+/// Asks for the most likely token, and for what the given one's log-probability follows from.
 kernels::SamplingSpec SpecFor(int32_t token_id) { return {.num_top = 0, .scored_token = token_id}; }
 
 }  // namespace

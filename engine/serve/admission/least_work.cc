@@ -9,7 +9,7 @@
 namespace kvblend {
 namespace {
 
-/// The least work that a chunk costs which is found in the store and is not exact.
+/// The least work on a chunk that is found in the store and is not exact.
 double LeastOfChunk(int32_t tokens, const BlendOptions& blend, const RatioOptions& ratio) {
   switch (blend.policy) {
     case Policy::kNone:
@@ -38,7 +38,7 @@ int32_t LeastComputedTokens(const prompt::PromptLayout& layout, const BlendOptio
   int32_t candidates = 0;
   for (const prompt::Span& span : layout.spans) {
     if (span.kind == prompt::SpanKind::kHistory && span.size() > 0)
-      return question;  // what is kept ends anywhere
+      return question;  // a kept sequence may end anywhere in the history
     // The first chunk may be part of an exact prefix.
     if (span.kind != prompt::SpanKind::kChunk || span.chunk_index == 0 || span.begin < found) continue;
     candidates += span.size();

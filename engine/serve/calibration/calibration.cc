@@ -29,12 +29,12 @@
 namespace kvblend {
 namespace {
 
-// Squared deviation says the same of every direction, answers do not: a K that is corrected too far turns attention away
+// Squared deviation weighs all directions alike, answers do not: a K corrected too far turns attention away
 // from what it should see, most of all where little stands before a chunk. So answers choose among these.
 constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
-// Each holds a gradient of all K and V of a layer.
+// Each thread holds a gradient of all K and V of a layer.
 constexpr int32_t kMaxTuningThreads = 8;
-constexpr int64_t kSavedEvery = 4;  // prompts: that much is lost when the process is killed
+constexpr int64_t kSavedEvery = 4;  // prompts: at most so many are lost when the process is killed
 
 absl::Status Check(const CalibrationOptions& options) {
   if (options.rank < 0 || options.rank > kernels::kMaxKvCorrectionRank) {
@@ -64,7 +64,7 @@ std::string AttentionCheckpoint(const CalibrationOptions& options) {
   return options.resume.empty() ? "" : options.resume + ".attention";
 }
 
-/// What can't be written is to be known before hours of work, not behind them.
+/// Files that can't be written must be known before hours of work, not after them.
 absl::Status CheckFiles(const std::string& output, const CalibrationOptions& options) {
   for (const std::string& kept : {options.resume, AttentionCheckpoint(options)}) {
     if (kept.empty()) continue;
@@ -92,8 +92,8 @@ absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
 
 using Moments = std::vector<kv::PairMoments>;  // one per layer
 
-/// What full prefill makes of every chunk but the first, beside what is stored of it. Pairs count by the attention that
-/// the question pays to their tokens.
+/// Adds pairs of stored KV and full prefill's, for every chunk but the first. They are weighted by the
+/// attention that the question pays to their tokens.
 absl::Status AddPairs(const prompt::PromptLayout& layout, PlacedPrompt& placed, Moments& moments) {
   const auto anchor = static_cast<int64_t>(layout.anchor_ids.size());
   return placed.VisitLayers(
@@ -113,7 +113,7 @@ absl::Status AddPairs(const prompt::PromptLayout& layout, PlacedPrompt& placed, 
       });
 }
 
-/// Prompts so laid out: another model or tokenizer gives others.
+/// Identifies the prompts as they are laid out: another model or tokenizer lays them out in another way.
 kv::CheckpointPrompts CheckpointPromptsOf(const std::vector<prompt::PromptLayout>& layouts, int64_t fitted) {
   std::vector<std::vector<int32_t>> prompts;
   for (const prompt::PromptLayout& layout : layouts) {
@@ -141,7 +141,7 @@ kv::LearnedCorrection WithKeyStrength(double strength, kv::LearnedCorrection cor
   return correction;
 }
 
-/// How far the step `index` of `count` goes: less at first, while the means of gradients are of few, and in the end.
+/// How far step `index` of `count` goes: less while few gradients have been averaged, and in the end.
 double StepRate(int64_t index, int64_t count) {
   constexpr double kRate = 0.003, kFirstSteps = 10, kLeast = 0.02;
   const double done = static_cast<double>(index) / static_cast<double>(count);
@@ -188,7 +188,7 @@ class Calibration {
     return absl::OkStatus();
   }
 
-  /// Those of all prompts, or what of them is in the checkpoint and the rest.
+  /// The moments of all prompts; those in the checkpoint are not computed again.
   absl::StatusOr<kv::LearnerState> LearnMoments() {
     const auto count = static_cast<int64_t>(layouts_.size());
     const kv::MomentsCheckpoint checkpoint(options_.resume, LearnerOptionsOf(runtime_, options_.anchoring),
@@ -220,14 +220,14 @@ class Calibration {
     for (int32_t layer = 0; layer < format.num_layers; ++layer) {
       kv::LayerCorrection fit =
           kv::FitLayer(learned.fitted[layer], {.rank = correction.rank, .ridge = options_.ridge});
-      // A layer that does not gain is left as it is: the first one, whose K and V know nothing of other tokens.
+      // A layer that gains nothing gets no correction: the first, whose K and V depend on no other tokens.
       if (!(kv::ResidualShare(learned.kept_back[layer], fit, correction.rank) < 1)) fit = {};
       correction.layers.push_back(std::move(fit));
     }
     return correction;
   }
 
-  /// `fit`, improved by what the fitted prompts' answers read.
+  /// `fit`, improved by what attention reads for the answers to the fitted prompts.
   absl::StatusOr<kv::LearnedCorrection> Tune(const kv::LearnedCorrection& fit, const Moments& pairs,
                                              int32_t num_threads) {
     KVBLEND_ASSIGN_OR_RETURN(CorrectionTuning tuning,
@@ -259,7 +259,7 @@ class Calibration {
     return tuning.Mean();
   }
 
-  /// Mean divergence of the answers kept back without a correction, and then with each of these.
+  /// Mean divergence of the answers kept back: without a correction, then with each of the given ones.
   absl::StatusOr<std::vector<double>> Judge(absl::Span<const kv::LearnedCorrection> corrections) {
     std::vector<std::shared_ptr<const kv::LoadedCorrection>> loaded;
     for (const kv::LearnedCorrection& correction : corrections) {
@@ -288,7 +288,7 @@ class Calibration {
   PromptRunner runner_;
   PlacedPrompt placed_;
   JudgedAnswers answers_;
-  // Those that are fitted, and behind them those that are kept back.
+  // First the fitted prompts, then those that are kept back.
   std::vector<prompt::PromptLayout> layouts_;
   int64_t fitted_ = 0, passes_ = 0, steps_ = 0;
 };

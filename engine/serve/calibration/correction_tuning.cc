@@ -9,7 +9,7 @@
 namespace kvblend {
 namespace {
 
-// Of a token of the question, beside one that an answer's token is chosen from.
+// Weight of a question's token; one that an answer's token is chosen from weighs 1.
 constexpr float kQuestionWeight = 0.3f;
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::Status CorrectionTuning::StepLayer(const PlacedPrompt::Layer& layer,
   kv::LayerTuner& tuner = *tuners_[layer.index()];
   const kernels::AttentionSpec spec = runtime_.transformer->attention(layer.index());
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> queries, layer.LastQueries());
-  // At each step anew, which is one product more: kept in f32 they would take about as much as a quantized model.
+  // Computed anew at each step: kept in f32, they would take about as much memory as a quantized model.
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<float> output, layer.OutputWeights());
   kv::LayerAttention attention{.num_heads = spec.num_heads,
                                .num_kv_heads = start_.num_kv_heads,

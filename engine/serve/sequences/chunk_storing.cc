@@ -73,8 +73,8 @@ absl::Status ChunkStoring::LookUp() {
     stage_ = Stage::kJoin;
     return absl::OkStatus();
   }
-  // Without a reservation someone else has the duty who does not work here. Nobody waits for him: equal key, equal KV, and
-  // Insert serves both.
+  // Without a reservation, somebody has it who is not in in_progress, and is not waited for: equal keys have
+  // equal KV, and Insert takes both.
   if (anchor_ids_.empty()) return BeginComputing();
   // The anchor is an entry of its own: prompts reuse it exactly, and the next chunk behind it starts from it.
   anchor_ = std::make_unique<ChunkStoring>(
@@ -84,7 +84,7 @@ absl::Status ChunkStoring::LookUp() {
   return absl::OkStatus();
 }
 
-// Nobody whom this waits for waits for this: chunks wait for their anchors, and anchors for nobody.
+// No cycle of waiting: chunks wait for their anchors, and anchors for nobody.
 void ChunkStoring::Join(blend::KeepGoing keep_going) {
   const auto found = engine_.in_progress.find(address_.key);
   if (found == engine_.in_progress.end()) {
@@ -94,7 +94,7 @@ void ChunkStoring::Join(blend::KeepGoing keep_going) {
   ChunkStoring& owner = *found->second;
   const absl::StatusOr<bool> done = owner.Step(keep_going);
   if (done.ok() && !*done) return;
-  // It is stored, and found; or whoever computes it hears of the error at his next turn, unless it is this one's own.
+  // A stored entry is found. The owner hears of an error at its next turn, unless it is this one's own.
   if (!done.ok() && keep_going().ok()) owner.failed_ = done.status();
   if (done.ok() || !owner.failed_.ok()) {
     engine_.in_progress.erase(address_.key);
@@ -102,7 +102,7 @@ void ChunkStoring::Join(blend::KeepGoing keep_going) {
   }
 }
 
-// Stored means that it can be read, and that shows when it has been.
+// An entry counts as stored when it has been read: only that shows that it can be.
 absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(keep_going());
   const absl::Status arrived =
@@ -131,7 +131,7 @@ absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(keep_going());
   const absl::StatusOr<bool> done = anchor_->Step(keep_going);
   if (done.ok() && !*done) return absl::OkStatus();
-  // A store too full for it costs time, not the chunk.
+  // A store too full for the anchor costs time, not the chunk.
   if (!done.ok() && !absl::IsResourceExhausted(done.status())) return done.status();
   if (done.ok()) anchor_entry_ = anchor_->TakeStored().entry;
   anchor_.reset();
@@ -144,7 +144,7 @@ absl::Status ChunkStoring::BeginComputing() {
   pages_ = std::make_unique<kv::SequencePages>(*runtime.page_pool);
   KVBLEND_RETURN_IF_ERROR(pages_->Grow(static_cast<int64_t>(anchor_ids_.size() + token_ids_.size())));
   scratch_ = engine_.scratch.Borrow();
-  // The anchor is all there: it has been waited for.
+  // All of the anchor is there: it has been waited for.
   KVBLEND_ASSIGN_OR_RETURN(
       precompute_, blend::ChunkPrecompute::Create(
                        {.anchor_ids = anchor_ids_,

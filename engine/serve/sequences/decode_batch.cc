@@ -35,7 +35,7 @@ int64_t DecodeBatch::PagesUntil(const Claim& claim, int64_t num_tokens) const {
 
 int64_t DecodeBatch::PagesClaimed(const Member& member) const {
   const int64_t tokens = TokensExpected(member.claim, member.sequence->num_tokens());
-  // One that has given back nothing so far has more than it will have.
+  // A sequence that has given back no pages yet holds more than it will.
   return std::max<int64_t>(runner_.PagesBehindPrompt(tokens), member.sequence->prompt().pages->num_held());
 }
 
@@ -126,7 +126,7 @@ void DecodeBatch::PauseLast() {
   Member last = std::move(members_.back());
   members_.pop_back();
   last.sequence->Pause();
-  // Behind all members; among those paused before there may be some behind it.
+  // Behind all members; some of those paused before may come behind it.
   const auto next = std::find_if(paused_.begin(), paused_.end(), [&](const Member& member) {
     return !member.resuming && last.claim.IsBefore(member.claim);
   });
@@ -139,7 +139,7 @@ void DecodeBatch::MakeRoom(Ended& ended) {
     const int64_t missing = members_[i].sequence->prompt().pages->PagesToGrow(tokens);
     const auto fits = [&] { return missing == 0 || PagesHeld() + missing <= options_.max_pages; };
     while (i < members_.size() && !fits()) PauseLast();
-    if (i == members_.size()) return;  // it was the last itself
+    if (i == members_.size()) return;  // the member itself was paused
     if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
       Stop(members_[i], status, ended);
       members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -157,7 +157,7 @@ DecodeBatch::Rows DecodeBatch::PlanRows() {
     DecodingSequence& sequence = *member.sequence;
     NextTokens& next = rows.next.emplace_back(
         NextTokens{&sequence.prompt(), {sequence.next_token()}, {}, sequence.attributed_chunks()});
-    // Guesses push nobody out.
+    // Nobody is paused for guesses.
     const kv::SequencePages& pages = *sequence.prompt().pages;
     const int64_t tokens = int64_t{sequence.num_tokens()} + 1;
     const int64_t places = pages.num_places() + free_pages / pool_.groups().num_groups();
@@ -229,7 +229,7 @@ void DecodeBatch::Decode(Ended& ended) {
     spent_.emplace_back(members_[i].task, share * seconds);
   }
   TraceStep(rows, begins);
-  // All counts are there before the client sees what they are about.
+  // Counted before the client sees the tokens.
   if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
   std::vector<Member> going = std::exchange(members_, {});
   size_t row = 0;

@@ -22,7 +22,7 @@ bool IdleRefinement::Step() {
 absl::StatusOr<bool> IdleRefinement::Advance() {
   KeptSequence* sequence = run_ == nullptr ? nullptr : kept_.Find(id_);
   if (sequence == nullptr) {
-    // The one that was worked on has gone on, or was dropped: its pages are others' now.
+    // The last one worked on has gone on, or was dropped: others have its pages now.
     run_.reset();
     const std::optional<KeptSequences::Id> next = kept_.FirstInexact(kRows);
     if (!next.has_value()) {
@@ -48,7 +48,7 @@ absl::StatusOr<bool> IdleRefinement::Advance() {
 absl::Status IdleRefinement::Begin(const KeptSequence& sequence) {
   begin_ = sequence.num_whole;
   end_ = std::min(begin_ + kRows, sequence.num_tokens());
-  // Pages that the pool had to ask for might be taken from this very sequence.
+  // If the pool had to ask for pages, it might take them from this very sequence.
   KVBLEND_RETURN_IF_ERROR(sequence.pages->TakeBack());
   if (sequence.pages->PagesToCopy(begin_, end_) > runtime_.page_pool->num_free()) {
     return absl::ResourceExhaustedError("no pages are free for copies of those that it shares");

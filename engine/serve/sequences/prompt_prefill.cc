@@ -58,7 +58,7 @@ PromptReport ReportPrompt(const blend::ReusePlan& plan, const BlendOptions& opti
 LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecision& decision,
                             const blend::PromptShape& shape, const blend::ReusePlan& plan,
                             const std::optional<blend::LoadingCosts>& costs) {
-  // Of what bypassing left the least number of tokens may be a larger share than the bound.
+  // Where loading is bypassed, the least number of tokens may be a larger share of the rest than ratio.max.
   LoadingReport report{
       .mode = ratio.mode, .ratio_min = ratio.min, .ratio_max = std::max(ratio.max, decision.ratio)};
   report.ratio = decision.ratio;
@@ -81,7 +81,7 @@ LoadingReport ReportLoading(const RatioOptions& ratio, const blend::LoadingDecis
   return report;
 }
 
-/// The leading tokens of the prompt whose KV is as full prefill would give it, those before the plan's being so.
+/// How many leading tokens are exact, if all before the plan are.
 int32_t ExactPrefix(const blend::ReusePlan& plan, absl::Span<const int32_t> recomputed) {
   size_t next = 0;
   for (const blend::CandidateSpan& span : plan.candidates.spans) {
@@ -93,7 +93,7 @@ int32_t ExactPrefix(const blend::ReusePlan& plan, absl::Span<const int32_t> reco
   return plan.prompt_tokens;
 }
 
-/// As it was decided then.
+/// The decision of the prefill that is repeated.
 blend::LoadingDecision DecideAgain(const PrefillRecord& record, const blend::ReusePlan& plan) {
   blend::LoadingDecision decision{.ratio = record.ratio, .bypassed = {}, .prediction = std::nullopt};
   for (size_t i = 0; i < plan.spans.size(); ++i) {
@@ -113,7 +113,7 @@ int32_t HistoryEnd(const prompt::PromptLayout& layout) {
   return end;
 }
 
-/// At most so many of a prompt's leading tokens that what is left of its spans can be loaded or computed.
+/// The most leading tokens, at most `num_tokens`, behind which every span can still be loaded or computed.
 int32_t AtSpanBegin(const prompt::PromptLayout& layout, int32_t num_tokens) {
   const auto anchor_end = static_cast<int32_t>(layout.anchor_ids.size());
   if (layout.anchor_is_prefix && num_tokens < anchor_end) return 0;
@@ -124,7 +124,7 @@ int32_t AtSpanBegin(const prompt::PromptLayout& layout, int32_t num_tokens) {
   return num_tokens;
 }
 
-/// Whether some layer has KV for some of the tokens only, as those with windows have.
+/// Whether some layer has KV for only some of the tokens, as those with windows have.
 bool HidesTokens(const model::ModelConfig& config, int32_t num_tokens) {
   return std::any_of(config.layers.begin(), config.layers.end(), [&](const model::LayerConfig& layer) {
     return layer.sliding_window > 0 && layer.sliding_window < num_tokens;
@@ -156,7 +156,7 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
     std::string_view tenant_namespace, RequestTrace* trace, const PrefillRecord* again) {
   const absl::Time start = SteadyNow();
   std::unique_ptr<PromptPrefill> prefill(new PromptPrefill(engine, layout, options, tenant_namespace, trace));
-  // It stays the same to the end of the prompt, whatever is learned meanwhile.
+  // The correction stays the same to the end of the prompt, whatever is learned meanwhile.
   prefill->correction_ = engine.runtime.correction.Get();
   if (!options.correction || prefill->correction_ == nullptr ||
       prefill->correction_->anchoring != options.anchoring) {
@@ -196,7 +196,7 @@ std::optional<PromptPrefill::Source> PromptPrefill::FindSource(const Engine& eng
   if (!is_running) prefix = kept;
   if (!prefix.has_value()) return std::nullopt;
   if (again != nullptr) {
-    // What was loaded then is not computed now, nor the other way round: they may differ in their last bits.
+    // What was loaded then must not be computed now, nor vice versa: the last bits may differ.
     const TokenRanges loaded = RangesBefore(again->loaded, prefix->num_tokens);
     prefix->num_tokens = std::min(prefix->num_tokens, AgreeUntil(prefix->loaded, loaded));
   }
@@ -210,7 +210,7 @@ std::optional<PromptPrefill::Source> PromptPrefill::FindSource(const Engine& eng
 int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
                                     const BlendOptions& options, std::string_view tenant_namespace,
                                     const PrefillRecord* again) {
-  // A conversation may go on from what was kept of it, which no answer holds.
+  // A conversation may go on from a kept sequence, whose pages no answer holds.
   if (HistoryEnd(layout) > 0) return 0;
   const std::optional<Source> source = FindSource(engine, layout, options, tenant_namespace, again);
   if (!source.has_value() || !source->is_running) return 0;
@@ -221,7 +221,7 @@ int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLa
 absl::Status PromptPrefill::TakePages() {
   prompt_.num_tokens = static_cast<int32_t>(layout_.token_ids.size());
   kernels::Stream& stream = *engine_.runtime.stream;
-  // Whoever comes again goes on behind what he has gone on behind before, and not behind what was kept meanwhile.
+  // A prompt that is repeated goes on behind the same kept tokens as before, not behind any kept meanwhile.
   const int32_t most_kept = again_.has_value() ? again_->kept_tokens : HistoryEnd(layout_);
   kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, most_kept, options_);
   if (kept_.has_value()) {
@@ -229,7 +229,7 @@ absl::Status PromptPrefill::TakePages() {
     prompt_.pages = std::move(kept_->pages);
     prompt_.pages->SetUse(engine_.use);
     found_ = kept_->loaded;
-    // Others may have begun with what is overwritten behind it.
+    // Other sequences may share the pages that are overwritten behind the kept tokens.
     KVBLEND_RETURN_IF_ERROR(prompt_.pages->MakeOwn(kept_->num_tokens(), prompt_.num_tokens, stream));
     return prompt_.pages->Grow(prompt_.num_tokens);
   }
@@ -261,7 +261,7 @@ absl::Status PromptPrefill::Plan() {
                   : blend::DecideLoading(shape_, options_, ratio_, costs_, engine_.load_pipeline_depth);
   blend::BypassSpans(decision_.bypassed, plan_);
   if (again_.has_value()) {
-    // Of what others hold some may be in the store by now, where it was computed then.
+    // Tokens that were computed then, and are shared now, may be in the store by now.
     plan_.shared_computed =
         std::max(0, again_->computed_tokens - static_cast<int32_t>(plan_.computed.size()));
   }
@@ -348,7 +348,7 @@ int64_t PromptPrefill::computed_tokens() const {
   const double all = static_cast<double>(plan_.computed.size()) +
                      decision_.ratio * static_cast<double>(plan_.candidates.num_tokens);
   const double predicted = std::max(decision_.prediction->seconds, worked_seconds_);
-  // The share first: it is 1 at most, however sums round.
+  // Divided first: the share is 1 at most, however sums round.
   return static_cast<int64_t>(std::ceil(all * (worked_seconds_ / predicted)));
 }
 

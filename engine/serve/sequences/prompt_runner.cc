@@ -11,7 +11,7 @@
 namespace kvblend {
 namespace {
 
-// Whose logits have room at the same time.
+// Tokens whose logits have room at the same time.
 constexpr int64_t kMaxRepeatedTokens = 64;
 
 /// The share of a layer's matrix products that makes Q, K and V.
@@ -233,7 +233,7 @@ void PromptRunner::DropUnseen(PrefilledPrompt& prompt) {
   const int32_t kept =
       kept_.enabled() ? std::clamp(answered, 0, runtime_.page_pool->groups().largest_window()) : 0;
   const int32_t dropped = prompt.pages->DropUnseenFrom(prompt.num_tokens - kept);
-  if (dropped > 0) prompt.offer = {};  // of what is no longer there
+  if (dropped > 0) prompt.offer = {};  // some of its pages are gone
   dropped_pages_.fetch_add(dropped, std::memory_order_relaxed);
 }
 

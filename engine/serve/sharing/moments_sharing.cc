@@ -68,7 +68,7 @@ void MomentsSharing::Publish(const kv::LearnerState& state, bool all, absl::Func
         board_.Prolong(PlaceOf(replica_), kv::NumMomentsParts(learner_), ttl_);
     if (!prolonged.ok()) return Failed("kept on the board", prolonged.status());
     Works();
-    whole_ = *prolonged;  // otherwise some of it was evicted, and all is written again
+    whole_ = *prolonged;  // otherwise some parts were evicted, and all are written again
     prolong_at_ = now + ttl_ / 3;
   }
   if ((whole_ && grown < enough) || (now < publish_at_ && !all)) return;

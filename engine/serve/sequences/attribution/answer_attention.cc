@@ -14,7 +14,7 @@ absl::StatusOr<bool> AnswerAttention::Prepare(RequestTrace* trace) {
   }
   const absl::StatusOr<bool> done = search_->Step();
   if (done.ok() && *done) found_ = search_->Found();
-  if (!done.ok() || *done) search_ = nullptr;  // who asks next begins anew
+  if (!done.ok() || *done) search_ = nullptr;  // the next call begins anew
   return done;
 }
 

@@ -19,7 +19,7 @@ constexpr int32_t kRepeatedTokens = 64;
 std::vector<int32_t> RepeatedTokens(const ModelRuntime& runtime, int32_t count) {
   std::mt19937 random(1);
   std::vector<int32_t> tokens;
-  // A vocabulary has few special tokens; one that has nothing else gives what it has.
+  // Special tokens are avoided, unless the vocabulary seems to have nothing else.
   for (int32_t tries = 0; static_cast<int32_t>(tokens.size()) <= count; ++tries) {
     const auto token = static_cast<int32_t>(random() % static_cast<uint32_t>(runtime.config.vocab_size));
     if (runtime.tokenizer->IsSpecial(token) && tries < 100 * count) continue;
@@ -29,8 +29,8 @@ std::vector<int32_t> RepeatedTokens(const ModelRuntime& runtime, int32_t count) 
   return tokens;
 }
 
-/// The rows up to the end of the first time as one sequence, and each one behind it as a sequence of its own over the same pages,
-/// so that its attention is told apart.
+/// One sequence of the rows up to the end of the first time, and one of its own for each row behind it, over
+/// the same pages, so that their attention is told apart.
 absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PlanRepeated(kernels::Backend& backend, int32_t count,
                                                                  absl::Span<const int32_t> pages,
                                                                  int32_t page_size) {
