@@ -9,8 +9,9 @@
 
 namespace kvblend {
 
-/// What parsers of limits have in common, for nlohmann::json::sax_parse: an event that returns false ends the reading. Objects and
-/// arrays are one thing, and so are all values without members. Json: nlohmann::json, which this header does without.
+/// The base of parsers that check limits, for nlohmann::json::sax_parse: an event that returns false ends the
+/// reading. Objects and arrays are handled alike, and so are all values without members. Json:
+/// nlohmann::json, which this header does not include.
 template <class Json>
 class JsonEvents : public Json::json_sax_t {
  public:

@@ -1,4 +1,4 @@
-// Time that nobody sets: for what is measured and waited for. Dates are absl::Now's.
+// A clock that nobody sets, for measuring and waiting. Dates come from absl::Now.
 #pragma once
 
 #include <chrono>

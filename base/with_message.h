@@ -9,7 +9,7 @@
 
 namespace kvblend {
 
-/// The same error with another message. What travels with it, as the retry delay does, goes on with it. `status` must be an
+/// The same error with another message. Its payloads, such as the retry delay, stay. `status` must be an
 /// error.
 inline absl::Status WithMessage(const absl::Status& status, std::string_view message) {
   absl::Status said(status.code(), absl::string_view(message.data(), message.size()));
