@@ -32,7 +32,7 @@ Examples:
   kvblend COMMAND --help
 )";
 
-/// Words that stand where a command does have to be one: CLI11 says that one is required, and not what is wrong.
+/// Refuses a word in the place of a command that is none: CLI11 would only say that one is required.
 void CheckCommands(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* parent = &app;
   for (const std::string& word : arguments) {
@@ -113,7 +113,7 @@ int Run(const std::vector<std::string>& arguments, const std::string& version, T
 int RunCommandLine(const std::vector<std::string>& arguments, const std::string& version, Terminal& terminal,
                    Cancellation& cancellation, CallsFactory make_calls) {
   const int exit_code = Run(arguments, version, terminal, cancellation, std::move(make_calls));
-  // Commands do not look at what becomes of their lines; whoever reads 0 takes them to be there.
+  // Commands do not check their output, but exit code 0 must mean that it was written.
   if (terminal.out.flush() || exit_code != kExitOk) return exit_code;
   terminal.PrintError(absl::InternalError("standard output did not take all that was printed"));
   return kExitError;

@@ -41,7 +41,7 @@ std::string ChoicesOf(const google::protobuf::EnumDescriptor& enumeration) {
   return choices;
 }
 
-/// Sets or, of a repeated field, adds what `text` says.
+/// Sets a field to what `text` says, or adds it to a repeated one.
 absl::Status SetField(const char* flag, const std::string& text, const FieldDescriptor* field,
                       Message& message) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();

@@ -57,7 +57,7 @@ std::shared_ptr<grpc::ServerCredentials> Credentials(const GrpcCertificates* cer
   if (clients_show_theirs) {
     options.watch_root_certs();
     options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    // A client is whoever a certificate of these was given to; no name is expected of it.
+    // Any holder of a certificate from these authorities is a client; no host name is expected of it.
     options.set_check_call_host(false);
   }
   return grpc::experimental::TlsServerCredentials(options);

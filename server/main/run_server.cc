@@ -41,7 +41,7 @@ constexpr int kBadSettings = 2;
 
 constexpr char kNowhere[] = "none";  // as an address
 
-// What the writers of running streams get, after the engine is done, to send what is queued.
+// The time that running streams have, after the engine is done, to send what is queued.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 
 int FailToStart(const absl::Status& status) {
@@ -54,10 +54,10 @@ std::string Place(const std::string& address, int port) {
   return absl::EndsWith(address, ":0") ? absl::StrCat(address, " (port ", port, ")") : address;
 }
 
-// Under a temporary name first, so that whoever waits for the file never reads a half of it.
+// Written under a temporary name first, so that whoever waits for the file never reads a half of it.
 absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
                            const HttpServer* api_server) {
-  // The file gets its name as a whole, which would put it in the place of a device: of /dev/null, say.
+  // Renaming would put the file in the place of a device, such as /dev/null.
   std::error_code ignored;
   const std::filesystem::file_status there = std::filesystem::status(path, ignored);
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {

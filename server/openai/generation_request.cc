@@ -202,7 +202,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body) {
   }
   fields.RefuseUnless("function_call", "none");
   fields.RefuseUnless("reasoning_effort", "none");
-  fields.RefuseUnless("verbosity", "medium");  // which is to say nothing of it
+  fields.RefuseUnless("verbosity", "medium");  // the default, as if it were not set
   fields.Refuse({"audio", "web_search_options", "prediction", "moderation"}, "none");
   fields.Ignore({"parallel_tool_calls"});
   KVBLEND_RETURN_IF_ERROR(fields.Finish());

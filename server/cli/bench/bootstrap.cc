@@ -10,7 +10,7 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr uint64_t kSeed = 20221124;  // any; the same, so that a table can be printed again
+constexpr uint64_t kSeed = 20221124;  // any number, always the same, so that a table can be repeated
 
 double MeanOf(absl::Span<const double> values, absl::Span<const uint32_t> questions) {
   double sum = 0;

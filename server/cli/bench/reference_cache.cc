@@ -97,7 +97,7 @@ absl::StatusOr<ReferencePart> ReferenceCache::GetOrCompute(
   }
   KVBLEND_ASSIGN_OR_RETURN(ReferencePart part, compute());
   ++computed_;
-  // Under a name of this process's own first, so that nobody reads half a file.
+  // Written under a name of this process's own first, so that nobody reads half a file.
   const std::string temporary = absl::StrCat(path, ".", getpid());
   KVBLEND_RETURN_IF_ERROR(WriteFile(temporary, Encode(key_text, part)));
   std::error_code error;

@@ -62,7 +62,7 @@ absl::Status RunScript(const std::string& script, const std::string& argument) {
   const char* const arguments[] = {"bash", script.c_str(), argument.c_str(), nullptr};
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // This program's own handling of signals is none of the script's.
+  // The script must not inherit this program's handling of signals.
   sigset_t none, ours;
   sigemptyset(&none);
   sigemptyset(&ours);

@@ -68,7 +68,7 @@ std::string CorpusProgress::Describe(absl::Time now) const {
   absl::StrAppendFormat(
       &line, "  %.1f chunks/s  %.0f tokens/s  %s", static_cast<double>(counts_.computed_chunks) / seconds,
       static_cast<double>(counts_.computed_tokens) / seconds, HumanBytes(counts_.stored_bytes));
-  // What was there cost no time, and says nothing of what is to come.
+  // Chunks that were present took no time, and tell nothing about the time of those to come.
   const int64_t worked_bytes = counts_.input_bytes - counts_.present_input_bytes;
   const int64_t left_bytes = total_input_bytes_ - counts_.input_bytes;
   if (counts_.computed_chunks > 0 && worked_bytes > 0 && left_bytes > 0) {
