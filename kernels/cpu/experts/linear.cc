@@ -61,7 +61,7 @@ absl::Status MultiplyFewAtATime(CpuContext& context, ConstMatrixView x, const Cp
 absl::Status MultiplyMany(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                           const ExpertRows& rows, absl::Span<const int32_t> of_expert, MatrixView out) {
   const Tiles& tiles = context.TilesFor(weights.dtype());
-  // oneDNN's products are left out: nothing says that a row's result there is the same in any company.
+  // oneDNN's products are left out: there a row's result may depend on the rows beside it.
   const auto of_codes = weights.quantized() == nullptr ? nullptr
                         : context.codes != nullptr     ? &Int8Linear
                         : context.pairs != nullptr     ? &WideInt16Linear

@@ -15,7 +15,7 @@
 KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-// Pages outgrow the caches, and every line is written whole: past the caches, it need not be read before.
+// Pages outgrow the caches and lines are written whole: stores past the caches need not read them first.
 HWY_INLINE void StoreWords(Words words, uint16_t* row, size_t pair) {
   hn::Stream(words, PairU32(), reinterpret_cast<uint32_t*>(row) + pair);
 }

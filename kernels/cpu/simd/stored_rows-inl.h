@@ -224,14 +224,14 @@ class ValueRow {
   const float* offset_ = nullptr;
 };
 
-// What RoPE makes of pairs (x[2i], x[2i + 1]).
+// Pairs (x[2i], x[2i + 1]), rotated by RoPE.
 HWY_INLINE Pairs RotatedPairs(const Pairs& x, const float* cos, const float* sin) {
   const PairF32 d;
   const auto c = hn::LoadU(d, cos), s = hn::LoadU(d, sin);
   return {hn::NegMulAdd(x.odd, s, hn::Mul(x.even, c)), hn::MulAdd(x.even, s, hn::Mul(x.odd, c))};
 }
 
-// The same of pairs of the two halves of a head, (x[i], x[i + head_dim / 2]).
+// The same for pairs from the two halves of a head, (x[i], x[i + head_dim / 2]).
 struct Halves {
   Pairs low, high;
 };

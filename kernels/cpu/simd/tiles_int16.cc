@@ -132,8 +132,8 @@ void CodeScores(const uint32_t* queries, const uint32_t* const* panels, int64_t 
   }
 }
 
-// Weights are probabilities times the steps of their values. Those of a tile and a block of keys as codes, with one step for each
-// row.
+// Weights (probabilities times the steps of their values) of a tile and a block of keys, as codes with one
+// step per row.
 struct WeightCodes {
   alignas(64) int16_t codes[kCodeTileRows][kKeyBlock];
   float steps[kCodeTileRows];

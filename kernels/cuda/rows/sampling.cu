@@ -102,7 +102,7 @@ KVBLEND_DEVICE int Draw(RankScratch scratch, const RowSampling& row, const float
     left += w;
     weights[i] = w;
   }
-  total = BlockSum(total, scratch);  // and what the other threads wrote is there
+  total = BlockSum(total, scratch);  // and shows what the other threads wrote
   left = BlockSum(left, scratch);
   if (row.top_p < 1) {
     const uint64_t wanted = CeilToInteger(MulRn(row.top_p, static_cast<double>(total)));

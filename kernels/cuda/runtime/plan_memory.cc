@@ -86,7 +86,7 @@ absl::StatusOr<std::unique_ptr<PlanMemory>> PlanMemoryPool::Take(int64_t bytes) 
   }
   auto memory = PlanMemory::Allocate(size);
   if (memory.ok()) return memory;
-  // What earlier plans of other sizes have left may be enough.
+  // The memory that earlier plans of other sizes have left may be enough.
   std::vector<std::unique_ptr<PlanMemory>> returned;
   {
     const absl::MutexLock lock(&mutex_);
