@@ -65,7 +65,7 @@ class Reader {
 
 absl::Status TakeFloats(Reader& reader, size_t count, size_t layer, std::string_view name,
                         std::vector<float>& values) {
-  if (count == 0) return absl::OkStatus();  // memcpy takes no null, not even for nothing
+  if (count == 0) return absl::OkStatus();  // memcpy must not get null, not even for no bytes
   if (reader.left() / sizeof(float) < count) {
     return Bad("layer ", layer, " ends within its ", std::string(name));
   }

@@ -81,7 +81,7 @@ absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file, bool s
   CanonicalBytes canonical;
   canonical.AddText("kvblend model fingerprint 1");
   canonical.AddText(*architecture);
-  // What K went through before it is stored, where that is not the projection alone.
+  // What K goes through before it is stored, where that is more than the projection.
   const Architecture* row = FindArchitecture(*architecture);
   if (row != nullptr && row->qk_norm) canonical.AddText("K after its norm, before RoPE");
   if (short_rope) canonical.AddText("LongRoPE's frequencies for short contexts");

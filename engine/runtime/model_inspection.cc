@@ -116,7 +116,7 @@ absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t contex
   AddTensors(file, report);
 
   report.kv_tokens = context_tokens > 0 ? context_tokens : report.context_tokens;
-  // In floating point, as a file that cannot run may hold numbers whose product is none.
+  // In floating point: a file that cannot run may hold numbers whose product overflows whole ones.
   const double per_token = 2.0 * static_cast<double>(report.layers) * static_cast<double>(report.kv_heads) *
                            static_cast<double>(report.head_size) * kBytesOf16Bits;
   const double whole = per_token * static_cast<double>(report.kv_tokens);

@@ -113,7 +113,7 @@ class Rows {
   const int64_t begin_, end_, group_;
 };
 
-/// Of the query heads that share one KV head.
+/// For the query heads that share one KV head.
 struct HeadRows {
   Matrix queries, probabilities, slope;
 };

@@ -25,7 +25,7 @@ T Load(const uint8_t* bytes) {
 
 constexpr int64_t kMaxGroups = kMaxBlockElements / 16;
 
-// One block, with scales and minima also where these are nested; their parts go where `nested` has room.
+// Reads one block. Nested scales and minima are multiplied out; their parts go where `nested` has room.
 void ReadBlock(const QuantizedType& type, const uint8_t* in, int64_t elements, uint8_t* codes, float* scales,
                float* minimums, const kernels::NestedScales& nested) {
   int8_t scale_codes[kMaxGroups], minimum_codes[kMaxGroups];
