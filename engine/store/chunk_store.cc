@@ -239,7 +239,7 @@ void ChunkStore::Return(Entry* entry) {
   absl::MutexLock lock(&mutex_);
   ArrivingKv* const arriving = entry->arriving.get();
   if (entry->handles == 1 && entry->resident && arriving != nullptr) {
-    // What came from a lower tier other than the first is worth having nearer once it is asked for again.
+    // An entry from a lower tier other than the first is worth having nearer once it is asked for again.
     if (!entry->promoted && index_.FrequencyOf(*entry) > 1) {
       entry->promoted = entry->is_whole();
       OfferToLower(*entry);

@@ -36,7 +36,7 @@ class Tokenizer::Encoder {
   Encoder(const Tokenizer& tokenizer, std::vector<TokenId>* output)
       : tokenizer_(tokenizer), bpe_(tokenizer.merges_), scored_(tokenizer.pieces_), output_(output) {}
 
-  /// In the vocabulary's spelling, without user-defined tokens. `plain` must outlive the encoder.
+  /// Appends text in the vocabulary's spelling, without user-defined tokens; it must outlive the encoder.
   void Append(std::string_view plain) {
     if (tokenizer_.is_byte_level()) {
       WordScanner scanner(tokenizer_.pre_tokenizer_, plain);

@@ -194,7 +194,7 @@ class Posix final : public FileSystem {
           path, ": is locked", bytes > 0 ? " by " : "",
           std::string(holder, static_cast<size_t>(bytes > 0 ? bytes : 0)), "; one server per folder"));
     }
-    // Only for people: that it may fail on a full disk does no harm.
+    // The text is for people only, so it may be missing on a full disk.
     if (ftruncate(fd.get(), 0) == 0) {
       [[maybe_unused]] const ssize_t written =
           Retry([&] { return pwrite(fd.get(), owner.data(), owner.size(), 0); });

@@ -122,7 +122,7 @@ const ChatFormat* FindNamedFormat(const ChatFormat& learned, const std::vector<C
         const auto to_point = static_cast<ChatPoint>(to);
         const bool default_system = format.name == "chatml" && from_point == ChatPoint::kStart &&
                                     to_point != ChatPoint::kSystem && piece->ends_with(*wanted);
-        // Without the opening of the answer: the end of the user's turn, with which the answer's opening
+        // A template without the opening of the answer ends with the user's turn, with which that opening
         // begins.
         const bool no_opening = to_point == ChatPoint::kEnd && !piece->empty() &&
                                 wanted->starts_with(*piece) &&

@@ -103,7 +103,7 @@ absl::Status ReadVocabulary(const JsonValue& document, TokenizerSpec* spec) {
   }
   spec->tokens.resize(count);
   spec->token_types.resize(count);
-  if (is_unigram) spec->unigram_scores.resize(count);  // those that were added have none, and need none
+  if (is_unigram) spec->unigram_scores.resize(count);  // added tokens have no score, and need none
   const auto gap = std::ranges::find(spec->token_types, kNoType);
   if (gap != spec->token_types.end()) {
     return vocabulary.Unimplemented(absl::StrCat("has no token with the id ", gap - spec->token_types.begin(),
