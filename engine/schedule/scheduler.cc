@@ -264,7 +264,7 @@ std::optional<Scheduler::Turn> Scheduler::NextStart(Lane lane, const std::vector
         return Turn{lane, priority, id, /*starts=*/true};
       }
       entry.no_room_since = std::min(entry.no_room_since, now);
-      // Whoever comes behind would take the room that it waits for.
+      // Jobs behind it would take the room that it waits for.
       if (now - entry.no_room_since < kRoomPatience) continue;
       closed.push_back(entry.job.room);
       return std::nullopt;

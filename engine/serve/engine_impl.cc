@@ -262,7 +262,7 @@ absl::Status EngineImpl::Enqueue(const std::shared_ptr<Task>& task, schedule::La
   schedule::Job job = JobOf(task, lane, handle);
   job.deadline = task->cancellation().deadline();
   job.continues = continues;
-  if (continues) job.tokens = 0;  // it counts while it waits for its first turn
+  if (continues) job.tokens = 0;  // tokens count only until the first turn
   KVBLEND_ASSIGN_OR_RETURN(const schedule::JobId id, scheduler_.Submit(std::move(job)));
   handle->SetJob(id);
   // A Cancel that came before SetJob, a put's during its last turn, knew no job to take out of the queue.

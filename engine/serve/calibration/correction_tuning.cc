@@ -80,7 +80,7 @@ absl::Status CorrectionTuning::StepLayer(const PlacedPrompt::Layer& layer,
 absl::StatusOr<double> CorrectionTuning::Step(const Example& example, PlacedPrompt& placed, double rate) {
   const prompt::PromptLayout& layout = example.layout;
   const absl::Span<const int32_t> read =
-      example.answer.first(example.answer.size() - 1);  // the last one reads nothing
+      example.answer.first(example.answer.size() - 1);  // the last one is never run
   const auto question = static_cast<size_t>(layout.spans.back().size());
   std::vector<float> weights(question + read.size(), 1.0f);
   std::fill_n(weights.begin(), question - 1, kQuestionWeight);

@@ -248,7 +248,7 @@ absl::Status PromptPrefill::Plan() {
   const int64_t trace_begin = TraceNow(trace_);
   ModelRuntime& runtime = engine_.runtime;
   const model::ModelConfig& config = runtime.config;
-  prefill_.reset();  // it refers to what follows
+  prefill_.reset();  // it refers to members that change below
   const int32_t kept_tokens = kept_.has_value() ? kept_->num_tokens() : 0;
   plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store,
                            kept_tokens, again_.has_value() ? again_->reused : blend::ReusedEntries());

@@ -158,7 +158,7 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   const bool measures = attended != nullptr && std::any_of(next.begin(), next.end(), [](const NextTokens& n) {
                           return !n.chunks.empty();
                         });
-  // Where attention goes depends on how much KV there is, so such a step cannot be repeated.
+  // The size of the measured mass depends on how much KV there is, so such a step cannot be repeated.
   if (measures) KVBLEND_RETURN_IF_ERROR(attention_.Begin(*rows));
   const auto run = [&](model::PassState& state) -> absl::Status {
     KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
