@@ -1,7 +1,6 @@
 #include "engine/serve/correction_learning.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
@@ -132,7 +131,9 @@ void CorrectionLearning::Recall() {
     // If kept, the next start would take it for learned on top of the one given now.
     spdlog::info("{}: learning began with another correction than the one given now, which is in force",
                  LearnedPath());
-    unlink(LearnedPath().c_str());
+    if (const absl::Status removed = kv::RemoveFile(LearnedPath()); !removed.ok()) {
+      spdlog::warn("the next start may find it again: {}", std::string(removed.message()));
+    }
     return;
   }
   if (usable.ok()) {

@@ -40,6 +40,7 @@ std::vector<size_t> BypassOrder(const PromptShape& shape, const LoadingCosts& co
   for (size_t i = 0; i < shape.spans.size(); ++i) {
     const ShapeSpan& span = shape.spans[i];
     if (span.use == ShapeSpan::Use::kComputed || span.tier == Tier::kNone) continue;
+    if (span.layer_bytes == 0) continue;  // all of it has arrived by now, and its tier may have no rate yet
     const store::ReadRate& rate = costs.reads.at(span.tier);
     // An old rate says little: the tier is read from, which measures it anew.
     if (!rate.recent) continue;

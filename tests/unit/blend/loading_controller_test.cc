@@ -188,6 +188,18 @@ TEST(DecideLoading, OnlyTheChunksOfTheSlowTierAreBypassed) {
   EXPECT_THAT(DecideLoading(shape, With(Policy::kQuery), kAuto, Costs(1e4), 2).bypassed, ElementsAre(3));
 }
 
+// A span knows its tier from the lookup; meanwhile all of its layers may have arrived, and the tier's first reads are too few
+// to tell how fast it is.
+TEST(DecideLoading, WhatHasArrivedIsNotBypassedAndNeedsNoRateOfItsTier) {
+  PromptShape shape = Shape();
+  for (ShapeSpan& span : shape.spans) span.layer_bytes = 0;
+  LoadingCosts costs = Costs(1e4);
+  costs.reads.clear();
+  const LoadingDecision decision = DecideLoading(shape, With(Policy::kQuery), kAuto, costs, 2);
+  EXPECT_THAT(decision.bypassed, IsEmpty());
+  EXPECT_TRUE(decision.prediction.has_value());
+}
+
 TEST(DecideLoading, WhatBypassingLeavesHasTheLeastNumberOfTokensToo) {
   PromptShape shape = Shape();
   shape.spans[2].tier = Tier::kNone;  // 100 candidates that stay
