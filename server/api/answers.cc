@@ -11,12 +11,9 @@
 namespace kvblend::server {
 namespace {
 
-// The default retry delay: long enough for a request or two to finish, short enough for an interactive
-// client.
-constexpr absl::Duration kRetryAfter = absl::Seconds(1);
 constexpr size_t kFingerprintDigits = 12;
 
-HttpResponse FromError(const openai::Error& error, absl::Duration retry_after = kRetryAfter) {
+HttpResponse FromError(const openai::Error& error, absl::Duration retry_after = kDefaultRetryDelay) {
   HttpResponse response;
   response.status = error.http_status;
   response.content_type = "application/json";
@@ -45,7 +42,7 @@ absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::
 }
 
 HttpResponse ErrorResponse(const absl::Status& status) {
-  return FromError(openai::ErrorOf(status), RetryDelayOf(status).value_or(kRetryAfter));
+  return FromError(openai::ErrorOf(status), RetryDelayOf(status).value_or(kDefaultRetryDelay));
 }
 
 HttpResponse ApiErrorPage(int status, const std::string& message) {

@@ -8,13 +8,6 @@
 #include "base/retry_delay.h"
 
 namespace kvblend::server {
-namespace {
-
-// The default retry delay: long enough for a request or two to finish, short enough for an interactive
-// client.
-constexpr absl::Duration kRetryAfter = absl::Seconds(1);
-
-}  // namespace
 
 std::string PeerHost(const std::string& peer) {
   const bool has_port = peer.compare(0, 5, "ipv4:") == 0 || peer.compare(0, 5, "ipv6:") == 0;
@@ -48,7 +41,7 @@ TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context)
 }
 
 void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context) {
-  const absl::Duration delay = RetryDelayOf(status).value_or(kRetryAfter);
+  const absl::Duration delay = RetryDelayOf(status).value_or(kDefaultRetryDelay);
   context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(delay)));
 }
 

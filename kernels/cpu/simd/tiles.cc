@@ -28,7 +28,7 @@ static_assert(kTileRows <= kMaxTileRows);
 // Sums, a row's word and as many columns as these have must fit into the registers.
 constexpr int kMaxVectors = HWY_CAP_GE512 || HWY_TARGET == HWY_NEON ? 4 : 2;
 
-// 2^x for x <= 0 with a relative error below 2.6e-6; NaN stays NaN.
+// 2^x for x <= 0 with a relative error below 2.7e-6; NaN stays NaN.
 HWY_INLINE F32s CoarseExp2(F32s x) {
   const TileF32 d;
 #if HWY_CAP_GE512
