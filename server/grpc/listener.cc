@@ -1,10 +1,12 @@
 #include "server/grpc/listener.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -17,6 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/steady_time.h"
 #include "server/files/open_files.h"
@@ -28,6 +31,8 @@ namespace {
 constexpr char kUnixPrefix[] = "unix:";
 constexpr int kAcceptPauseMs = 100;  // when the system has no descriptor left
 constexpr absl::Duration kWarnEvery = absl::Minutes(1);
+// A server that starts holds the lock of its path for less than a millisecond.
+constexpr absl::Duration kLockPatience = absl::Seconds(5), kLockRetry = absl::Milliseconds(5);
 
 ino_t InodeOf(int fd) {
   struct stat found;
@@ -63,6 +68,49 @@ void SetPort(sockaddr* address, int port) {
   }
 }
 
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+/// Held while a server looks what is at the path of a Unix socket and puts its own there: to another server that starts at once, the
+/// socket in between, which is bound and does not listen yet, would look like one that a killed server has left.
+class SocketPathLock {
+ public:
+  explicit SocketPathLock(const std::string& path) : lock_path_(path + ".lock") {}
+  ~SocketPathLock() {
+    if (lock_.get() >= 0) unlink(lock_path_.c_str());  // while it is held: see Take
+  }
+
+  /// OK, or why the lock can't be had. To be called once.
+  absl::Status Take() {
+    const absl::Time end = SteadyNow() + kLockPatience;
+    for (;;) {
+      Descriptor file(open(lock_path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+      if (file.get() < 0) return Failed(strerror(errno));
+      // Some network file systems know no locks; a server starts there all the same.
+      if (flock(file.get(), LOCK_EX | LOCK_NB) == 0 || errno == ENOLCK || errno == EOPNOTSUPP) {
+        // Whoever had it before has removed the file; by now there may be another one of that name.
+        struct stat held, named;
+        if (fstat(file.get(), &held) != 0) return Failed(strerror(errno));
+        if (stat(lock_path_.c_str(), &named) != 0 || !IsSameFile(held, named)) continue;
+        lock_ = std::move(file);
+        return absl::OkStatus();
+      }
+      if (errno != EWOULDBLOCK) return Failed(strerror(errno));
+      if (SteadyNow() >= end) return Failed("another process holds it");
+      absl::SleepFor(kLockRetry);
+    }
+  }
+
+ private:
+  absl::Status Failed(const char* why) const {
+    return absl::UnavailableError(absl::StrCat("can't lock ", lock_path_, ": ", why));
+  }
+
+  const std::string lock_path_;
+  Descriptor lock_;
+};
+
 }  // namespace
 
 Descriptor::~Descriptor() {
@@ -88,8 +136,8 @@ absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& addr
 }
 
 Listener::~Listener() {
+  RemoveUnixPath();
   Stop();
-  if (!unix_path_.empty()) unlink(unix_path_.c_str());
 }
 
 absl::Status Listener::Failed(const std::string& why) const {
@@ -122,6 +170,8 @@ absl::Status Listener::BindUnix(const std::string& path) {
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
   Descriptor socket = NewSocket(AF_UNIX);
   if (socket.get() < 0) return Failed(strerror(errno));
+  SocketPathLock lock(path);
+  if (const absl::Status taken = lock.Take(); !taken.ok()) return Failed(std::string(taken.message()));
   // The socket of a server that was killed is removed, that of one that answers stays.
   struct stat found;
   if (stat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) {
@@ -132,8 +182,19 @@ absl::Status Listener::BindUnix(const std::string& path) {
     return Failed(strerror(error));
   }
   unix_path_ = path;
+  if (stat(path.c_str(), &found) == 0) unix_file_ = {found.st_dev, found.st_ino};
   sockets_.push_back(std::move(socket));
   return absl::OkStatus();
+}
+
+void Listener::RemoveUnixPath() {
+  // Somebody may have removed the path, and another server be there. While our socket is open, no other file gets its number.
+  struct stat found;
+  if (!unix_path_.empty() && stat(unix_path_.c_str(), &found) == 0 &&
+      unix_file_ == std::pair(found.st_dev, found.st_ino)) {
+    unlink(unix_path_.c_str());
+  }
+  unix_path_.clear();
 }
 
 absl::Status Listener::BindTcp(const std::string& host, const std::string& port) {
@@ -189,6 +250,7 @@ void Listener::Start(OnConnection on_connection) {
 void Listener::Stop() {
   absl::MutexLock lock(&mutex_);
   if (!thread_.joinable()) return;
+  RemoveUnixPath();
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }

@@ -58,9 +58,9 @@ class Listener {
   using OnConnection = std::function<void(int listening_fd, int fd)>;
 
   /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or "unix:PATH"; where a
-  /// host has several addresses, those that can be bound. kUnavailable naming `address`.
+  /// host has several addresses, those that can be bound. A socket that a killed server left at PATH is replaced, and PATH.lock is
+  /// there for that moment. kUnavailable naming `address`.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections);
-  /// Stops, and removes the path of a unix socket.
   ~Listener();
 
   /// The port bound; 0 for a unix socket.
@@ -69,7 +69,7 @@ class Listener {
   /// Calls `on_connection` from a thread of its own; a connection that is one too many is closed instead. To be called once.
   void Start(OnConnection on_connection);
 
-  /// Closes the listening sockets, and waits for a call under way. Again: nothing. Thread-safe.
+  /// Closes the listening sockets, removes the path of a Unix socket, and waits for a call under way. Again: nothing. Thread-safe.
   void Stop();
 
  private:
@@ -77,13 +77,15 @@ class Listener {
       : address_(std::move(address)), connections_(max_connections), max_connections_(max_connections) {}
   absl::Status Bind();
   absl::Status BindUnix(const std::string& path);
+  void RemoveUnixPath();  // while the socket is open
   absl::Status BindTcp(const std::string& host, const std::string& port);
   absl::Status Failed(const std::string& why) const;
   void Run();
   void Accept(int listening_fd);
 
   const std::string address_;
-  std::string unix_path_;  // to be removed; empty: none
+  std::string unix_path_;              // to be removed; empty: none
+  std::pair<dev_t, ino_t> unix_file_;  // the file that is to be removed there
   int port_ = 0;
   std::vector<Descriptor> sockets_;  // the thread's, once it runs
   Descriptor stop_;                  // an eventfd

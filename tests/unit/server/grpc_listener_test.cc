@@ -2,18 +2,26 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/grpc/listener.h"
+#include "tests/support/temporary_folder.h"
 
 namespace kvblend::server {
 namespace {
@@ -29,6 +37,28 @@ Descriptor Connect(int port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) return Descriptor();
   return client;
+}
+
+/// A socket at a path: a server's, or a client's if `connects`.
+Descriptor SocketAt(const std::string& path, bool connects) {
+  Descriptor made(socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path.c_str());
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  const bool done = connects ? connect(made.get(), generic, sizeof address) == 0
+                             : bind(made.get(), generic, sizeof address) == 0;
+  return done ? std::move(made) : Descriptor();
+}
+
+/// How many descriptors this process has of a file.
+int64_t TimesOpen(const std::string& path) {
+  int64_t times = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // since the folder was read
+    times += std::filesystem::read_symlink(entry.path(), gone) == path ? 1 : 0;
+  }
+  return times;
 }
 
 /// Whether the other side has closed the connection; waits for that, or for a byte.
@@ -123,6 +153,60 @@ TEST(ListenerTest, ASocketThatAKilledServerLeftIsTakenOver) {
   EXPECT_NE(access(path.c_str(), F_OK), 0) << "it is removed in the end";
   const auto second = Listener::Open("unix:" + path + ".left", 2);
   EXPECT_TRUE(second.ok()) << second.status();
+}
+
+TEST(ListenerTest, OfServersThatStartAtOnceOneHasThePath) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/socket";
+  for (int round = 0; round < 50; ++round) {
+    ASSERT_GE(SocketAt(path, /*connects=*/false).get(), 0);  // as a killed server leaves it
+    std::vector<std::unique_ptr<Listener>> open(4);
+    std::vector<std::thread> servers;
+    for (std::unique_ptr<Listener>& one : open) {
+      servers.emplace_back([&] {
+        if (auto listener = Listener::Open("unix:" + path, 2); listener.ok()) one = *std::move(listener);
+      });
+    }
+    for (std::thread& server : servers) server.join();
+    std::erase(open, nullptr);
+    ASSERT_EQ(open.size(), 1) << "in round " << round;
+    ASSERT_GE(SocketAt(path, /*connects=*/true).get(), 0) << "in round " << round;
+    open.clear();
+    ASSERT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+}
+
+TEST(ListenerTest, ASocketIsTakenForLeftBehindOnlyUnderTheLockOfItsPath) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/socket", lock_path = path + ".lock";
+  const Descriptor starting = SocketAt(path, /*connects=*/false);  // it does not listen yet
+  ASSERT_GE(starting.get(), 0);
+  Descriptor lock(open(lock_path.c_str(), O_RDWR | O_CREAT, 0600));
+  ASSERT_EQ(flock(lock.get(), LOCK_EX), 0);
+  absl::Status status;
+  absl::Notification done;
+  std::thread other([&] {
+    status = Listener::Open("unix:" + path, 2).status();
+    done.Notify();
+  });
+  while (!done.HasBeenNotified() && TimesOpen(lock_path) < 2) std::this_thread::yield();
+  ASSERT_EQ(listen(starting.get(), 1), 0);
+  lock = Descriptor();
+  other.join();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("Address already in use"));
+  EXPECT_GE(SocketAt(path, /*connects=*/true).get(), 0);
+}
+
+TEST(ListenerTest, AServerThatStopsRemovesNoOtherServersSocket) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/socket";
+  auto first = Listener::Open("unix:" + path, 2);
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  const auto second = Listener::Open("unix:" + path, 2);
+  ASSERT_TRUE(second.ok()) << second.status();
+  first->reset();
+  EXPECT_GE(SocketAt(path, /*connects=*/true).get(), 0);
 }
 
 }  // namespace
