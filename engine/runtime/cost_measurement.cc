@@ -6,8 +6,9 @@
 #include <optional>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/kv/sequence_pages.h"
 #include "engine/store/format/chunk_kv.h"
@@ -17,7 +18,7 @@ namespace {
 
 constexpr int32_t kContextTokens = 1024;
 
-double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(absl::Now() - start); }
+double SecondsSince(absl::Time start) { return absl::ToDoubleSeconds(SteadyNow() - start); }
 
 class CostMeasurement {
  public:
@@ -42,7 +43,7 @@ class CostMeasurement {
     for (int32_t i = 0; i < rows; ++i) token_ids[i] = i % runtime_.config.vocab_size;
     KVBLEND_RETURN_IF_ERROR(transformer.Begin(stream, token_ids, state_));
     KVBLEND_RETURN_IF_ERROR(backend.Synchronize(stream));
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     for (int32_t layer = 0; layer < layers; ++layer) {
       const kernels::KvPagesView pages = sequence_.Layer(layer);
       KVBLEND_RETURN_IF_ERROR(transformer.ProjectQkv(stream, layer, state_));
@@ -67,7 +68,7 @@ class CostMeasurement {
     std::memset(kv->MutableLayerBytes(0).data(), 0, kv->MutableLayerBytes(0).size());
     const store::LayerKv stored = kv->Layer(0);
     KVBLEND_ASSIGN_OR_RETURN(const auto plan, sequence_.PlanRange(0, context_tokens_, context_tokens_));
-    const absl::Time start = absl::Now();
+    const absl::Time start = SteadyNow();
     KVBLEND_RETURN_IF_ERROR(runtime_.backend->KvLoad(*runtime_.stream, *plan, runtime_.transformer->rope(0),
                                                      stored.k, stored.v, sequence_.Layer(0)));
     KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));

@@ -205,9 +205,9 @@ void CorrectionLearning::Run() {
   stats_.deviation_before = before;
   stats_.deviation_after = Corrected(before, shares);
   while (true) {
-    mutex_.AwaitWithDeadline(absl::Condition(this, &CorrectionLearning::HasWork), NextTurn());
+    mutex_.AwaitWithTimeout(absl::Condition(this, &CorrectionLearning::HasWork), NextTurn() - SteadyNow());
     if (stopping_) break;
-    const bool reset = reset_asked_, turn = !reset && (turn_asked_ || absl::Now() >= NextTurn());
+    const bool reset = reset_asked_, turn = !reset && (turn_asked_ || SteadyNow() >= NextTurn());
     std::deque<Chunk> chunk;  // at most one
     if (!reset && !turn && !queue_.empty()) {
       chunk.push_back(std::move(queue_.front()));
@@ -232,8 +232,8 @@ void CorrectionLearning::Run() {
   mutex_.Unlock();
   if (dirty) Save();
   // The moments are of use to others when this process is gone, or to itself later where it has no disk.
-  const absl::Time end = absl::Now() + kLastTurn;
-  if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return absl::Now() < end; });
+  const absl::Time end = SteadyNow() + kLastTurn;
+  if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return SteadyNow() < end; });
 }
 
 void CorrectionLearning::Learn(const Chunk& chunk) {

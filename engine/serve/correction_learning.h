@@ -23,9 +23,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/steady_time.h"
 #include "engine/api/correction.h"
 #include "engine/blend/fresh_rows.h"
 #include "engine/kv/correction_learner.h"
@@ -47,7 +47,7 @@ class CorrectionLearning {
     int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
     store::ReplicaBoard* board = nullptr;      // where replicas meet, outlives this; null: it learns alone
     absl::Duration share_interval = absl::Minutes(1);
-    std::function<absl::Time()> now = absl::Now;  // how long fits may take in Flush
+    std::function<absl::Time()> now = SteadyNow;  // how long fits may take in Flush
   };
 
   /// Puts what was learned before into force. `runtime` must outlive it.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "engine/api/chunk_catalog.h"
 #include "server/convert/reports.h"
@@ -225,7 +224,7 @@ absl::StatusOr<v1::GetInfoResponse> EngineCalls::GetInfo(v1::GetInfoRequest) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
   v1::GetInfoResponse info = ToProto(engine->info(), engine->Stats(), serving_info_.engine_options);
   info.mutable_limits()->set_max_message_bytes(serving_info_.max_message_bytes);
-  info.set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - serving_info_.started));
+  info.set_uptime_seconds(absl::ToDoubleSeconds(SteadyNow() - started_));
   return info;
 }
 

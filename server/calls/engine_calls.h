@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "base/steady_time.h"
 #include "engine/api/options.h"
 #include "server/calls/calls.h"
 #include "server/calls/engine_slot.h"
@@ -15,7 +16,6 @@ namespace kvblend::server {
 struct ServingInfo {
   EngineOptions engine_options;   // for limits
   int64_t max_message_bytes = 0;  // of one request; 0: no limit
-  absl::Time started;
 };
 
 /// All calls are kUnavailable while the slot has no engine.
@@ -43,6 +43,7 @@ class EngineCalls : public Calls {
  private:
   const EngineSlot& engine_slot_;
   const ServingInfo serving_info_;
+  const absl::Time started_ = SteadyNow();
 };
 
 }  // namespace kvblend::server

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "server/calls/engine_calls.h"
 
@@ -21,7 +20,7 @@ class InProcessCalls : private OwnedEngine, public EngineCalls {
   InProcessCalls(std::unique_ptr<Engine> engine, const EngineOptions& options,
                  const Cancellation& cancellation)
       : OwnedEngine(std::move(engine)),
-        EngineCalls(&slot, {.engine_options = options, .max_message_bytes = 0, .started = absl::Now()}),
+        EngineCalls(&slot, {.engine_options = options, .max_message_bytes = 0}),
         cancellation_(cancellation) {}
   ~InProcessCalls() override {
     // Where stored chunks outlive this process, computing those that answers have left is part of its work.

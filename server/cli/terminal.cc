@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "base/steady_time.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -64,7 +64,7 @@ void Terminal::PrintWarning(std::string_view message) {
 void Terminal::PrintNote(std::string_view line) { err << Coloured(colour, kDim, line) << std::endl; }
 
 ProgressBar::ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every)
-    : terminal_(terminal), label_(std::move(label)), line_every_(line_every), start_(absl::Now()) {}
+    : terminal_(terminal), label_(std::move(label)), line_every_(line_every), start_(SteadyNow()) {}
 
 ProgressBar::~ProgressBar() { Clear(); }
 
@@ -76,7 +76,7 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
   if (begun_at_ < 0) begun_at_ = done;
   const bool draws = terminal_.err_is_terminal;
   if (!draws && line_every_ == absl::InfiniteDuration()) return;
-  const absl::Time now = absl::Now();
+  const absl::Time now = SteadyNow();
   if (draws ? drawn_ && done < total && now - last_drawn_ < kRedrawInterval : now - last_drawn_ < line_every_)
     return;
   last_drawn_ = now;

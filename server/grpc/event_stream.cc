@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/steady_time.h"
 #include "grpc/grpc.h"
 #include "server/grpc/status.h"
@@ -83,7 +83,7 @@ class UnaryReactor : public CallReactor<grpc::ServerUnaryReactor> {
 
 EventStream::EventStream(std::shared_ptr<OpenStreams> streams, absl::Time deadline,
                          std::function<void(const absl::Status&)> on_closed)
-    : streams_(std::move(streams)), deadline_(deadline), on_closed_(std::move(on_closed)) {}
+    : streams_(std::move(streams)), deadline_(ToSteady(deadline)), on_closed_(std::move(on_closed)) {}
 
 EventStream::~EventStream() {
   streams_->Remove(this);
@@ -195,7 +195,7 @@ void EventStream::Close(absl::Status status) {
     absl::MutexLock lock(&mutex_);
     if (!too_slow_.empty()) {
       status = TooSlow(too_slow_);
-    } else if (absl::IsCancelled(status) && absl::Now() >= deadline_ - kDeadlineSlack) {
+    } else if (absl::IsCancelled(status) && SteadyNow() >= deadline_ - kDeadlineSlack) {
       status = absl::DeadlineExceededError("the call's deadline has passed");
     }
     closing_ = true;

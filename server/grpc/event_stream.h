@@ -119,7 +119,7 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   void DropUnsent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<OpenStreams> streams_;
-  const absl::Time deadline_;
+  const absl::Time deadline_;  // as SteadyNow counts
   const std::function<void(const absl::Status&)> on_closed_;
   MessageSender* sender_ = nullptr;
 

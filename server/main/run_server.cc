@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "base/steady_time.h"
 #include "server/access/keyed_access.h"
 #include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
@@ -249,9 +250,8 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   if (!tracer.ok()) return bad_settings(tracer.status());
   EngineSlot engine_slot;
   std::unique_ptr<Engine> engine;
-  EngineCalls calls(&engine_slot, {.engine_options = config.engine,
-                                   .max_message_bytes = config.max_message_bytes,
-                                   .started = absl::Now()});
+  EngineCalls calls(&engine_slot,
+                    {.engine_options = config.engine, .max_message_bytes = config.max_message_bytes});
   const auto access = OpenAccess(config.api_keys_path, &calls, &engine_slot, &metrics);
   if (!access.ok()) return bad_settings(access.status());
   ServiceContext context;
@@ -263,7 +263,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
   if (!listeners.ok()) return FailToStart(listeners.status());
 
   spdlog::info("loading {}", config.engine.model_path);
-  const absl::Time load_start = absl::Now();
+  const absl::Time load_start = SteadyNow();
   auto loaded = create_engine(config.engine);
   if (!loaded.ok()) return FailToStart(loaded.status());
   engine = *std::move(loaded);
@@ -275,7 +275,7 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
     engine_slot.Serve(engine.get());
     metrics.SetReady(true);
     listeners->grpc->SetServing(true);
-    LogServing(info, absl::Now() - load_start);
+    LogServing(info, SteadyNow() - load_start);
     stop.WaitForNotification();
   }
   DrainAndStop(config.drain_timeout, *engine, engine_slot, metrics, *listeners);

@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -73,8 +72,7 @@ class ApiTest : public ::testing::Test {
   // Destroyed from the bottom up: the server before what it uses.
   Metrics metrics_;
   EngineSlot engine_slot_;
-  EngineCalls calls_{&engine_slot_,
-                     {.engine_options = {}, .max_message_bytes = 1 << 20, .started = absl::Now()}};
+  EngineCalls calls_{&engine_slot_, {.engine_options = {}, .max_message_bytes = 1 << 20}};
   testing::FakeEngine engine_;
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<httplib::Client> client_;

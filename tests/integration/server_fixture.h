@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "grpcpp/client_context.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/security/credentials.h"
@@ -65,8 +64,7 @@ class ServerFixture : public ::testing::Test {
   // Destroyed from the bottom up: the server before what it uses.
   Metrics metrics_;
   EngineSlot engine_slot_;
-  EngineCalls calls_{&engine_slot_,
-                     {.engine_options = {}, .max_message_bytes = kMaxMessageBytes, .started = absl::Now()}};
+  EngineCalls calls_{&engine_slot_, {.engine_options = {}, .max_message_bytes = kMaxMessageBytes}};
   testing::FakeEngine engine_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

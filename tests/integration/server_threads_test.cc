@@ -80,7 +80,7 @@ struct SlowServer {
 
   Metrics metrics_;
   EngineSlot slot_;
-  SlowCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  SlowCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0}};
   testing::FakeEngine engine_;
   std::unique_ptr<GrpcServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

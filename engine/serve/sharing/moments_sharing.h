@@ -17,8 +17,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/steady_time.h"
 #include "engine/kv/correction_learner.h"
 #include "engine/kv/moments_messages.h"
 #include "engine/store/replica_board.h"
@@ -37,7 +37,7 @@ class MomentsSharing final : public kv::OtherPairs {
 
   struct Options {
     absl::Duration interval = absl::Minutes(1);  // between two turns, about
-    std::function<absl::Time()> now = absl::Now;
+    std::function<absl::Time()> now = SteadyNow;
   };
   /// Since start, but for the first two.
   struct Stats {

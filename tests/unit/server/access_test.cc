@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -133,7 +132,7 @@ class AccessTest : public ::testing::Test {
 
   const std::string path_;
   EngineSlot slot_;
-  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0}};
   testing::FakeEngine engine_;
 };
 

@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/calls/engine_slot.h"
@@ -46,7 +45,7 @@ class EngineCallsTest : public ::testing::Test {
 
   testing::FakeEngine engine_;
   EngineSlot slot_;
-  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 5, .started = absl::Now()}};
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 5}};
 };
 
 TEST_F(EngineCallsTest, ClientAndNamespaceTakeTurns) {

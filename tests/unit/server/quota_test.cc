@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/retry_delay.h"
 #include "engine/api/computed_tokens.h"
@@ -250,7 +249,7 @@ class PlacesTest : public ::testing::Test {
   }
 
   EngineSlot slot_;
-  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0, .started = absl::Now()}};
+  EngineCalls calls_{&slot_, {.engine_options = {}, .max_message_bytes = 0}};
   kvblend::testing::FakeEngine engine_;
 };
 
