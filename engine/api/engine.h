@@ -73,7 +73,7 @@ class Engine {
   /// Loads the model, reserves pages and checks itself. kFailedPrecondition when the self-check fails.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options,
                                                         const LoadObserver& on_load = nullptr);
-  /// Cancels what is left (Drain first to let it finish).
+  /// Ends what is left with kUnavailable (Drain first to let it finish).
   virtual ~Engine() = default;
 
   /// Requests are checked here: on error the observer is never called.

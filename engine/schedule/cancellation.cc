@@ -5,7 +5,14 @@
 namespace kvblend::schedule {
 
 absl::Status Cancellation::Check() const {
-  if (cancelled_.load(std::memory_order_acquire)) return absl::CancelledError("the request was cancelled");
+  switch (state_.load(std::memory_order_acquire)) {
+    case State::kCancelled:
+      return absl::CancelledError("the request was cancelled");
+    case State::kShutDown:
+      return absl::UnavailableError("the engine is shutting down, and the request was not done in time");
+    case State::kGoesOn:
+      break;
+  }
   if (deadline_ == absl::InfiniteFuture()) return absl::OkStatus();
   const absl::Time now = clock_.Now();
   if (now < deadline_) return absl::OkStatus();

@@ -22,16 +22,26 @@ class Cancellation {
 
   absl::Time deadline() const { return deadline_; }
 
-  /// Idempotent; never undone.
-  void Cancel() { cancelled_.store(true, std::memory_order_release); }
+  /// By the client. Of this and ShutDown the first call counts; never undone.
+  void Cancel() { End(State::kCancelled); }
+  /// Because the engine ends: not the client's wish, who may ask another server.
+  void ShutDown() { End(State::kShutDown); }
 
-  /// kCancelled after Cancel; kDeadlineExceeded from the deadline on, saying by how much it was missed.
+  /// kCancelled after Cancel; kUnavailable after ShutDown; kDeadlineExceeded from the deadline on, saying by how much it was
+  /// missed.
   absl::Status Check() const;
 
  private:
+  enum class State { kGoesOn, kCancelled, kShutDown };
+
+  void End(State state) {
+    State goes_on = State::kGoesOn;
+    state_.compare_exchange_strong(goes_on, state, std::memory_order_acq_rel);
+  }
+
   const absl::Time deadline_;
   Clock& clock_;
-  std::atomic<bool> cancelled_ = false;
+  std::atomic<State> state_ = State::kGoesOn;
 };
 
 }  // namespace kvblend::schedule

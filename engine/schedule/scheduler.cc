@@ -82,7 +82,7 @@ Scheduler::~Scheduler() {
     draining_ = closed_ = stopping_ = true;
     work_.SignalAll();
     deadline_.SignalAll();
-    AbandonCancelled(TakeAll());
+    AbandonAtShutdown(TakeAll());
   }
   engine_thread_.join();
   timer_thread_.join();
@@ -178,7 +178,7 @@ absl::Status Scheduler::Drain(absl::Time deadline) {
   const size_t running = in_progress_.size();
   std::vector<Entry> rest = TakeAll();
   const size_t queued = rest.size();
-  AbandonCancelled(std::move(rest));
+  AbandonAtShutdown(std::move(rest));
   return absl::DeadlineExceededError(absl::StrCat("the drain deadline passed with ", queued,
                                                   " jobs queued, cancelled now, and ", running, " running"));
 }
@@ -483,10 +483,10 @@ void Scheduler::AbandonExpired(std::vector<Entry> entries, absl::Time now) {
   if (Idle()) idle_.SignalAll();
 }
 
-void Scheduler::AbandonCancelled(std::vector<Entry> entries) {
+void Scheduler::AbandonAtShutdown(std::vector<Entry> entries) {
   ++abandoning_;
   mutex_.Unlock();
-  for (Entry& entry : entries) entry.job.abandon(absl::CancelledError("the engine is shutting down"));
+  for (Entry& entry : entries) entry.job.abandon(absl::UnavailableError("the engine is shutting down"));
   entries.clear();
   mutex_.Lock();
   --abandoning_;

@@ -115,7 +115,7 @@ class Scheduler {
 
   /// Starts the threads. `clock` must outlive the scheduler.
   explicit Scheduler(const Options& options, Clock& clock = Clock::System());
-  /// Abandons queued jobs with kCancelled and waits for the running one and for what is left behind.
+  /// Abandons queued jobs with kUnavailable and waits for the running one and for what is left behind.
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -135,7 +135,7 @@ class Scheduler {
 
   /// Refuses new interactive and bulk jobs and waits until all accepted jobs, background jobs behind them
   /// included, and what they left behind are done; then refuses everything. At `deadline` abandons the queued
-  /// ones with kCancelled and returns kDeadlineExceeded without waiting for a running job or for what is left
+  /// ones with kUnavailable and returns kDeadlineExceeded without waiting for a running job or for what is left
   /// behind. May be called again, with another deadline.
   absl::Status Drain(absl::Time deadline);
 
@@ -200,7 +200,7 @@ class Scheduler {
   std::vector<Entry> TakeAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Lets go of the mutex while the callbacks run.
   void AbandonExpired(std::vector<Entry> entries, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AbandonCancelled(std::vector<Entry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbandonAtShutdown(std::vector<Entry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   int32_t Unfinished(Lane lane) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

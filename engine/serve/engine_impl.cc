@@ -314,7 +314,7 @@ void EngineImpl::TakeRoom(const std::shared_ptr<Task>& task, schedule::Lane lane
   {
     absl::MutexLock lock(&mutex_);
     running_.emplace(task, lane);
-    if (cancel_all_) task->cancellation().Cancel();
+    if (shut_down_) task->cancellation().ShutDown();
   }
   if (task->max_decoding_tokens() > 0) {
     decode_batch_.Reserve(*task);
@@ -466,8 +466,8 @@ absl::Status EngineImpl::Drain(absl::Time deadline) {
   }
   {
     absl::MutexLock lock(&mutex_);
-    cancel_all_ = true;
-    for (const auto& [task, lane] : running_) task->cancellation().Cancel();
+    shut_down_ = true;
+    for (const auto& [task, lane] : running_) task->cancellation().ShutDown();
   }
   scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // what runs ends within a layer or a token
   chunk_store_->DropWrites();

@@ -96,7 +96,7 @@ class EngineImpl final : public Engine {
   mutable absl::Mutex mutex_;  // never held while calling out
   // Those being decoded too.
   absl::flat_hash_map<std::shared_ptr<Task>, schedule::Lane> running_ ABSL_GUARDED_BY(mutex_);
-  bool cancel_all_ ABSL_GUARDED_BY(mutex_) = false;  // set when a drain's deadline has passed
+  bool shut_down_ ABSL_GUARDED_BY(mutex_) = false;  // set when a drain's deadline has passed
 
   schedule::Scheduler scheduler_;  // last: its thread stops before anything above goes
 };

@@ -1,11 +1,13 @@
 """Clients that leave, deadlines, a full queue, and shutting down with work at hand."""
 
+import concurrent.futures
 import signal
 
-import grpc
+import openai
 import pytest
 
 from conftest import refused, wait_until
+from http_client import client_of
 
 CALLS = 'kvblend_grpc_calls_total{{code="{}",method="Generate",service="Inference"}}'
 
@@ -92,13 +94,20 @@ def test_sigterm_finishes_what_was_accepted(v1, start_server, prompt):
     assert "stopped" in server.log()
 
 
-def test_what_does_not_finish_in_time_is_cancelled(v1, start_server, prompt):
-    server = start_server("--max-context-tokens", "2048", "--drain-timeout", "0.2", "--no-self-check")
+def test_what_does_not_finish_in_time_may_be_asked_elsewhere(v1, start_server, prompt):
+    """UNAVAILABLE, and 503 over HTTP, which clients and proxies try again, as they do not with what they have cancelled."""
+    server = start_server("--max-context-tokens", "2048", "--drain-timeout", "0.2", "--max-batch-size", "1", "--no-self-check")
     running = start_answer(v1, server, prompt)
-    server.process.send_signal(signal.SIGINT)
-    with pytest.raises(grpc.RpcError) as error:
-        list(running)
-    assert error.value.code() in (grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        queued = pool.submit(client_of(server).chat.completions.create, model="",
+                             messages=[{"role": "user", "content": "Where?"}])
+        wait_until(lambda: server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
+        server.process.send_signal(signal.SIGINT)
+        with refused("UNAVAILABLE", "the engine is shutting down"):
+            list(running)
+        with pytest.raises(openai.InternalServerError, match="the engine is shutting down") as error:
+            queued.result()
+    assert error.value.status_code == 503
     assert server.process.wait(60) == 0
 
 

@@ -210,7 +210,7 @@ def test_the_version_is_the_packages():
 
 @pytest.mark.parametrize("kind, message, code", [
     ("invalid_request_error", "the request was cancelled by the client", "CANCELLED"),
-    ("invalid_request_error", "the engine is shutting down", "CANCELLED"),
+    ("server_error", "the engine is shutting down, and the request was not done in time", "UNAVAILABLE"),
     ("invalid_request_error", "chunks[3] is too long", "INVALID_ARGUMENT"),
     ("authentication_error", "", "UNAUTHENTICATED"),
     ("permission_error", "", "PERMISSION_DENIED"),

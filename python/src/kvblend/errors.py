@@ -33,7 +33,7 @@ _CODE_OF_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMIS
 _CODE_OF_TYPE = {"invalid_request_error": "INVALID_ARGUMENT", "authentication_error": "UNAUTHENTICATED",
                  "permission_error": "PERMISSION_DENIED", "not_found_error": "NOT_FOUND", "rate_limit_error": "RESOURCE_EXHAUSTED"}
 # An error in a stream has no status, and its type is that of several: the server's words for what can end a stream tell them apart.
-_CODE_OF_MESSAGE = {"invalid_request_error": {"the request was cancelled": "CANCELLED", "the engine is shutting down": "CANCELLED"},
+_CODE_OF_MESSAGE = {"invalid_request_error": {"the request was cancelled": "CANCELLED"},
                     "server_error": {"the engine is shutting down": "UNAVAILABLE", "the deadline": "DEADLINE_EXCEEDED"}}
 
 

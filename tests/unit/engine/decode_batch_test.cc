@@ -138,9 +138,10 @@ TEST_F(DecodeBatchTest, NothingHoldsAnAnswerThatHasEnded) {
 TEST_F(DecodeBatchTest, ADrainsDeadlineEndsAnswers) {
   const auto [answer, queued] = StartEndlessAnswer();
   EXPECT_EQ(engine_->Drain(absl::Now()).code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kCancelled);
+  // Not the clients' doing: they may ask another server.
+  EXPECT_EQ(queued->Wait().status.code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(answer->done.HasBeenNotified());  // Drain has waited for it
-  EXPECT_EQ(answer->status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(answer->status.code(), absl::StatusCode::kUnavailable);
   EXPECT_LT(answer->result.completion_tokens, kEndless);
 }
 
@@ -148,7 +149,7 @@ TEST_F(DecodeBatchTest, ADestroyedEngineEndsWhatItDecodes) {
   const auto [answer, queued] = StartEndlessAnswer();
   engine_.reset();
   EXPECT_TRUE(answer->done.HasBeenNotified());
-  EXPECT_EQ(answer->status.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(answer->status.code(), absl::StatusCode::kUnavailable);
 }
 
 class SmallDecodeBatchTest : public DecodeBatchTest {

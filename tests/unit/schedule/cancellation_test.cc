@@ -14,6 +14,17 @@ TEST(CancellationTest, CancelIsSeenAndStays) {
   EXPECT_EQ(cancellation.Check(), absl::CancelledError("the request was cancelled"));
 }
 
+TEST(CancellationTest, AShutdownIsNotTheClientsWish) {
+  Cancellation ended, cancelled_before;
+  ended.ShutDown();
+  ended.Cancel();
+  EXPECT_EQ(ended.Check(),
+            absl::UnavailableError("the engine is shutting down, and the request was not done in time"));
+  cancelled_before.Cancel();
+  cancelled_before.ShutDown();
+  EXPECT_EQ(cancelled_before.Check().code(), absl::StatusCode::kCancelled);
+}
+
 TEST(CancellationTest, DeadlineIsExclusive) {
   FakeClock clock;
   Cancellation cancellation(clock.Now() + absl::Seconds(2), clock);

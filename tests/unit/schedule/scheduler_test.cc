@@ -320,8 +320,8 @@ TEST_F(SchedulerTest, DrainGivesUpAtItsDeadline) {
   drain.join();
   EXPECT_EQ(drained.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(drained.message(), HasSubstr("2 jobs queued, cancelled now, and 1 running"));
-  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
-  EXPECT_EQ(background->abandoned.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(background->abandoned.code(), absl::StatusCode::kUnavailable);
   gate_.Notify();
   Finish();  // the running one has ended
 }
@@ -332,7 +332,7 @@ TEST_F(SchedulerTest, DestructorAbandonsTheQueuedAndWaitsForTheRunning) {
   Submit(MakeJob(queued));
   std::thread destroy([&] { scheduler_.reset(); });
   queued->over.WaitForNotification();
-  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kUnavailable);
   gate_.Notify();
   destroy.join();
 }
