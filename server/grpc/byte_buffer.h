@@ -8,7 +8,7 @@
 
 namespace kvblend::server {
 
-/// kInvalidArgument as ParseMessage.
+/// kInvalidArgument as ParseMessage. kCancelled: no message has come.
 absl::Status ParseByteBuffer(const grpc::ByteBuffer& buffer, google::protobuf::Message* message);
 
 grpc::ByteBuffer ToByteBuffer(const google::protobuf::Message& message);

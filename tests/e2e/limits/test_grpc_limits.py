@@ -248,6 +248,20 @@ def test_streams_that_are_opened_and_reset_at_once_harm_nobody(small):
     still_answers(small)
 
 
+@pytest.mark.parametrize("sent", [b"", bytes([0, 0, 0, 0, 9]) + b"abc"], ids=["nothing", "a part"])
+@pytest.mark.parametrize("method", ["Inference/Generate", "Chunks/List"])
+def test_a_call_whose_message_has_not_come_whole_is_cancelled(small, method, sent):
+    """It is no request with an empty message: the client has left."""
+    with Connection(small) as connection:
+        connection.settings()
+        connection.send(frame(HEADERS, END_HEADERS, 1, call_of(f"/kvblend.v1.{method}".encode())) + frame(DATA, END_STREAM, 1, sent))
+        _, _, _, told = connection.until(HEADERS)
+        assert b"grpc-status\x011" in told and b"before its message had come" in told
+    service, name = method.split("/")
+    assert small.metrics()[f'kvblend_grpc_calls_total{{code="CANCELLED",method="{name}",service="{service}"}}'] >= 1
+    still_answers(small)
+
+
 def test_open_calls_of_reflection_take_a_few_threads(start_small):
     server = start_small()
     question = reflection_pb2.ServerReflectionRequest(list_services="")
