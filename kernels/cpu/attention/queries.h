@@ -35,16 +35,22 @@ class TileQueries {
   void Gather(int32_t kv_head, uint32_t* out) const {
     const int64_t head_dim = args_.pages.head_dim;
     std::memset(out, 0, words() * sizeof(uint32_t));
-    for (int64_t r = 0; r < num_products_; ++r) {
-      if (tiles_.codes) {
-        uint32_t* row_words = out + r * steps();
-        simd::CodeRow(args_.query(row(r), head(kv_head, r)), args_.spec.scale * kLog2E, head_dim,
-                      CodeLimitsOf(head_dim).query, reinterpret_cast<int16_t*>(row_words),
-                      reinterpret_cast<float*>(row_words + steps() - 1));
-        continue;
+    const float scale = args_.spec.scale * kLog2E;
+    if (tiles_.codes) {
+      // The query heads that share a kv head lie side by side.
+      for (int64_t r = 0; r < num_products_; r += args_.group()) {
+        uint32_t* words = out + r * steps();
+        simd::CodeRows(args_.query(row(r), head(kv_head, r)), DataType::kF32, args_.group(), head_dim, scale,
+                       CodeLimitsOf(head_dim).query,
+                       {.codes = reinterpret_cast<int16_t*>(words),
+                        .code_stride = 2 * steps(),
+                        .steps = reinterpret_cast<float*>(words + steps() - 1),
+                        .step_stride = steps()});
       }
-      simd::ScaleRow(args_.query(row(r), head(kv_head, r)), args_.spec.scale * kLog2E, out + r * steps(),
-                     tiles_.dtype, head_dim);
+      return;
+    }
+    for (int64_t r = 0; r < num_products_; ++r) {
+      simd::ScaleRow(args_.query(row(r), head(kv_head, r)), scale, out + r * steps(), tiles_.dtype, head_dim);
     }
   }
 

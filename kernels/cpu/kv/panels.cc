@@ -24,21 +24,15 @@ class PartPacker {
 
   void PackKeys(int64_t begin, int64_t end) const {
     const int64_t steps = tiles_.HeadSteps(pages_.head_dim);
-    ForEachRun(PageValues::Keys(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
-      if (tiles_.codes) {  // a run lies within a panel
-        const int64_t column = (key - unit_.begin) % kPanelKeys;
-        auto* of_keys = reinterpret_cast<float*>(keys_ + (key - unit_.begin - column) * steps +
-                                                 (steps - 1) * kPanelKeys + column);
-        rows = Coded(rows, count, CodeLimitsOf(pages_.head_dim).key, of_keys);
+    ForEachRun(PageValues::Keys(pages_), begin, end, [&](int64_t key, int64_t count, Rows rows) {
+      const int64_t column = (key - unit_.begin) % kPanelKeys;
+      uint32_t* panel = keys_ + (key - unit_.begin - column) * steps;
+      const void* elements = rows.data;
+      if (tiles_.codes) {
+        elements = Coded(rows, count, CodeLimitsOf(pages_.head_dim).key,
+                         reinterpret_cast<float*>(panel + (steps - 1) * kPanelKeys + column));
       }
-      // A quad of keys may not straddle two panels.
-      for (int64_t i = 0; i < count;) {
-        const int64_t column = (key + i - unit_.begin) % kPanelKeys;
-        const int64_t keys = std::min({count - i, int64_t{4}, kPanelKeys - column});
-        uint32_t* panel = keys_ + (key + i - unit_.begin - column) * steps;
-        simd::PackKeys(Row(rows, i), keys, pages_.head_dim, tiles_.elements_per_word(), panel, column);
-        i += keys;
-      }
+      simd::PackKeys(elements, count, pages_.head_dim, tiles_.elements_per_word(), panel, column);
     });
     const int64_t words = tiles_.Words(pages_.head_dim), padded = tiles_.Steps(pages_.head_dim);
     for (int64_t key = begin; padded != words && key < end; key += kPanelKeys) {
@@ -56,14 +50,15 @@ class PartPacker {
 
   void PackValues(int64_t begin, int64_t end) const {
     const int64_t columns = RoundUp(pages_.head_dim, kKeyStep);
-    ForEachRun(PageValues::Values(pages_), begin, end, [&](int64_t key, int64_t count, const void* rows) {
+    ForEachRun(PageValues::Values(pages_), begin, end, [&](int64_t key, int64_t count, Rows rows) {
       const int64_t in_panel = (key - unit_.begin) % kPanelKeys;
       uint32_t* panel = ValuesOf(key);
+      const void* elements = rows.data;
       if (tiles_.codes) {
-        rows = Coded(rows, count, kValueLimit,
-                     reinterpret_cast<float*>(panel + tiles_.Words(kPanelKeys) * columns) + in_panel);
+        elements = Coded(rows, count, kValueLimit,
+                         reinterpret_cast<float*>(panel + tiles_.Words(kPanelKeys) * columns) + in_panel);
       }
-      simd::PackValues(rows, count, pages_.head_dim, tiles_.elements_per_word(),
+      simd::PackValues(elements, count, pages_.head_dim, tiles_.elements_per_word(),
                        panel + tiles_.Words(in_panel) * columns, columns);
     });
     const int64_t rest = (end - unit_.begin) % kPanelKeys;
@@ -76,35 +71,38 @@ class PartPacker {
   }
 
  private:
-  const void* Row(const void* rows, int64_t i) const {
-    const int64_t element = tiles_.codes ? sizeof(int16_t) : SizeOf(tiles_.dtype);
-    return static_cast<const std::byte*>(rows) + i * pages_.head_dim * element;
-  }
+  // [count, head_dim]
+  struct Rows {
+    const void* data;
+    DataType dtype;
+  };
+
   // The panel of a key's value.
   uint32_t* ValuesOf(int64_t key) const {
     return values_ + (key - unit_.begin) / kPanelKeys * tiles_.ValueWords(RoundUp(pages_.head_dim, kKeyStep));
   }
 
-  // Rows in f32 as codes in working memory, and their steps.
-  const int16_t* Coded(const void* rows, int64_t count, float limit, float* steps) const {
+  // Rows as codes in working memory, and their steps.
+  const int16_t* Coded(Rows rows, int64_t count, float limit, float* steps) const {
     const int64_t head_dim = pages_.head_dim;
     auto* codes = ThreadScratch<int16_t>(ScratchSlot::kHeads, kPanelKeys * head_dim);
-    for (int64_t i = 0; i < count; ++i) {
-      simd::CodeRow(static_cast<const float*>(rows) + i * head_dim, 1.0f, head_dim, limit,
-                    codes + i * head_dim, steps + i);
-    }
+    simd::CodeRows(rows.data, rows.dtype, count, head_dim, /*scale=*/1.0f, limit,
+                   {.codes = codes, .code_stride = head_dim, .steps = steps, .step_stride = 1});
     return codes;
   }
 
-  // Calls body(key, count, rows in the tiles' type) for keys that are contiguous. Runs begin at even keys:
-  // two keys that share a word are in one run.
+  // Calls body(key, count, rows) for keys of one panel that are contiguous, rows being in the tiles' type, or where they become
+  // codes in any. Runs begin at even keys: two keys that share a word are in one run.
   template <typename Body>
   void ForEachRun(const PageValues& source, int64_t begin, int64_t end, const Body& body) const {
-    const bool direct = pages_.dtype == tiles_.dtype && pages_.page_size % 2 == 0 && !tiles_.codes;
-    const int64_t run_keys = direct ? pages_.page_size : kPanelKeys;
+    const bool fits = tiles_.codes ? pages_.dtype != DataType::kInt8 : pages_.dtype == tiles_.dtype;
+    const bool direct = fits && pages_.page_size % 2 == 0;
     for (int64_t key = begin; key < end;) {
-      const int64_t count = std::min(end - key, run_keys - key % run_keys);
-      body(key, count, direct ? Dense(source, Slot(key)) : Gathered(source, key, count));
+      int64_t count = std::min(end - key, kPanelKeys - key % kPanelKeys);
+      if (direct) count = std::min(count, pages_.page_size - key % pages_.page_size);
+      body(key, count,
+           direct ? Rows{Dense(source, Slot(key)), source.dtype}
+                  : Rows{Gathered(source, key, count), tiles_.dtype});
       key += count;
     }
   }

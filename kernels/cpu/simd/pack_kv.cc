@@ -16,39 +16,51 @@ HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 // Four keys by four words are transposed at a time, in vectors that every instruction set has.
-void PackKeysImpl(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
-                  uint32_t* panel, int64_t column) {
-  const int64_t steps = (head_dim + elements_per_word - 1) / elements_per_word;
+// Returns the first step that is left.
+HWY_INLINE int64_t PackFourKeys([[maybe_unused]] const uint32_t* words, [[maybe_unused]] int64_t steps,
+                                [[maybe_unused]] uint32_t* panel) {
   int64_t step = 0;
 #if HWY_TARGET != HWY_SCALAR
-  const bool whole_words = head_dim % elements_per_word == 0;
-  if (num_keys == 4 && whole_words) {
-    const hn::FixedTag<uint32_t, 4> d;
-    const auto* words = static_cast<const uint32_t*>(rows);
-    const hn::FixedTag<uint64_t, 2> d64;
-    for (; step + 4 <= steps; step += 4) {
-      const auto a = hn::LoadU(d, words + step), b = hn::LoadU(d, words + steps + step),
-                 c = hn::LoadU(d, words + 2 * steps + step), e = hn::LoadU(d, words + 3 * steps + step);
-      const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b)),
-                 ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b)),
-                 ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e)),
-                 ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
-      uint32_t* out = panel + step * kPanelKeys + column;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_low, ce_low)), d, out);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_low, ce_low)), d, out + kPanelKeys);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_high, ce_high)), d, out + 2 * kPanelKeys);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_high, ce_high)), d, out + 3 * kPanelKeys);
-    }
+  const hn::FixedTag<uint32_t, 4> d;
+  const hn::FixedTag<uint64_t, 2> d64;
+  for (; step + 4 <= steps; step += 4) {
+    const auto a = hn::LoadU(d, words + step), b = hn::LoadU(d, words + steps + step),
+               c = hn::LoadU(d, words + 2 * steps + step), e = hn::LoadU(d, words + 3 * steps + step);
+    const auto ab_low = hn::BitCast(d64, hn::InterleaveLower(d, a, b)),
+               ab_high = hn::BitCast(d64, hn::InterleaveUpper(d, a, b)),
+               ce_low = hn::BitCast(d64, hn::InterleaveLower(d, c, e)),
+               ce_high = hn::BitCast(d64, hn::InterleaveUpper(d, c, e));
+    uint32_t* out = panel + step * kPanelKeys;
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_low, ce_low)), d, out);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_low, ce_low)), d, out + kPanelKeys);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(d64, ab_high, ce_high)), d, out + 2 * kPanelKeys);
+    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(d64, ab_high, ce_high)), d, out + 3 * kPanelKeys);
   }
 #endif
-  const int64_t element_bytes = 4 / elements_per_word;
-  for (; step < steps; ++step) {
-    for (int64_t key = 0; key < num_keys; ++key) {
-      const int64_t first = step * elements_per_word;
-      uint32_t word = 0;
-      std::memcpy(&word, static_cast<const std::byte*>(rows) + (key * head_dim + first) * element_bytes,
-                  std::min(elements_per_word, head_dim - first) * element_bytes);
-      panel[step * kPanelKeys + column + key] = word;
+  return step;
+}
+
+void PackKeysImpl(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
+                  uint32_t* panel, int64_t column) {
+  const int64_t steps = (head_dim + elements_per_word - 1) / elements_per_word,
+                element_bytes = 4 / elements_per_word;
+  const bool whole_words = head_dim % elements_per_word == 0;
+  for (int64_t first = 0; first < num_keys; first += 4) {
+    const auto* keys = static_cast<const std::byte*>(rows) + first * head_dim * element_bytes;
+    const int64_t count = std::min(num_keys - first, int64_t{4});
+    uint32_t* target = panel + column + first;
+    int64_t step = 0;
+    if (count == 4 && whole_words) {
+      step = PackFourKeys(reinterpret_cast<const uint32_t*>(keys), steps, target);
+    }
+    for (; step < steps; ++step) {
+      for (int64_t key = 0; key < count; ++key) {
+        const int64_t element = step * elements_per_word;
+        uint32_t word = 0;
+        std::memcpy(&word, keys + (key * head_dim + element) * element_bytes,
+                    std::min(elements_per_word, head_dim - element) * element_bytes);
+        target[step * kPanelKeys + key] = word;
+      }
     }
   }
 }

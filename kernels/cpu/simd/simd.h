@@ -33,8 +33,17 @@ const Tiles& GetCodeWordTiles();
 const Tiles* GetInt16Tiles();
 /// The same without vpdpwssd, which processors without VNNI lack. For tests.
 const Tiles* GetInt16TilesWithoutVnni();
-/// scale * x as codes up to `limit`, to the nearest: value = *step * code. x: [n]
-void CodeRow(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step);
+/// Rows as codes of 16 bits: a value is its row's step times its code. A row of zeros has step 0; one that has a NaN or an
+/// infinity has NaN, and codes of 0.
+struct CodedRowsView {
+  int16_t* codes;
+  int64_t code_stride;  // in codes, from row to row
+  float* steps;
+  int64_t step_stride;
+};
+/// scale * x as codes up to `limit`, to the nearest. x: f32, bf16 or f16 [rows, n]. REQUIRES: GetInt16Tiles().
+void CodeRows(const void* x, DataType dtype, int64_t rows, int64_t n, float scale, float limit,
+              const CodedRowsView& out);
 
 // --- rows.cc ---
 
@@ -227,7 +236,7 @@ void CorrectStoredRowsBf16(const CorrectionWeights& weights, int64_t first_token
 
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
-/// Up to four keys as columns [column, column + num_keys) of a panel.
+/// Keys as columns [column, column + num_keys) of a panel, which has so many.
 void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
               uint32_t* panel, int64_t column);
 /// The values of num_keys keys, an even number unless they are the last. out: where the first of them belongs

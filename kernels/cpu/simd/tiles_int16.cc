@@ -10,6 +10,7 @@
 #include "kernels/cpu/simd/simd-inl.h"
 // clang-format on
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -21,25 +22,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-// One row; a row of zeros has step 0, one that has a NaN or an infinity has NaN and codes of 0.
-void CodeRowImpl(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step) {
-  const Magnitude magnitude = MagnitudeOf<DataType::kF32>(x, static_cast<size_t>(n));
-  const float largest = magnitude.largest * std::abs(scale);
-  const bool encodable =
-      magnitude.not_finite == 0 && largest >= kSmallestCoded && largest <= std::numeric_limits<float>::max();
-  *step = encodable ? largest / limit : (largest + magnitude.not_finite) * 0.0f;
-  const float inverse = encodable ? limit / largest * scale : 0.0f;
-  if (!encodable) {
-    std::fill_n(codes, n, int16_t{0});
-    return;
-  }
-  ForEach(static_cast<size_t>(n), [&](auto d, size_t i) HWY_ATTR {
-    const hn::Rebind<int16_t, decltype(d)> d16;
-    const auto code = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
-    hn::StoreU(hn::DemoteTo(d16, code), d16, codes + i);
-  });
-}
-
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
 using CodeF32 = hn::CappedTag<float, kKeyStep>;
 using CodeI32 = hn::RebindToSigned<CodeF32>;
@@ -49,6 +31,86 @@ using Sums = hn::Vec<CodeI32>;
 constexpr int64_t kCodeTileRows = 6;
 constexpr int kCodeVectors = HWY_TARGET == HWY_AVX2 ? 2 : 4;
 constexpr int64_t kCodeLanes = hn::MaxLanes(CodeF32());
+
+// The nearest codes of kCodesAtOnce values, which fit: Highway's conversions would look for those that don't.
+constexpr int64_t kCodesAtOnce = 2 * kCodeLanes;
+HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int16_t* codes) {
+  // Packing takes parts of 128 bits in turn.
+#if HWY_TARGET == HWY_AVX2
+  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(first.raw), _mm256_cvtps_epi32(second.raw));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_permute4x64_epi64(packed, 0xD8));
+#else
+  const __m512i packed = _mm512_packs_epi32(_mm512_cvtps_epi32(first.raw), _mm512_cvtps_epi32(second.raw));
+  const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, packed));
+#endif
+}
+
+// What the values of a row are multiplied by to become codes; *step: what a unit of them is worth. Of a row of zeros the step
+// is 0, of one that has a NaN or an infinity NaN; their codes are 0. magnitude: the bits of the largest absolute value.
+HWY_INLINE float CodesPerValue(int32_t magnitude, float scale, float limit, float* step) {
+  const float largest = std::bit_cast<float>(magnitude) * std::abs(scale);  // infinite or NaN where a value is
+  const bool finite = largest <= std::numeric_limits<float>::max();
+  *step = !finite ? std::numeric_limits<float>::quiet_NaN() : largest >= kSmallestCoded ? largest / limit : 0.0f;
+  return finite && largest >= kSmallestCoded ? limit / largest * scale : 0.0f;
+}
+
+// Rows are looked through together, so that one does not wait for another's largest value.
+template <DataType kType, int kRows>
+HWY_INLINE void CodeSomeRows(const void* x, int64_t first, int64_t n, float scale, float limit,
+                             const CodedRowsView& out) {
+  const CodeF32 d;
+  const CodeI32 d32;
+  const int64_t whole = n - n % kCodeLanes;
+  const auto bits = [&](auto tag, int64_t at) HWY_ATTR {
+    const hn::RebindToSigned<decltype(tag)> signed_tag;
+    return hn::And(hn::BitCast(signed_tag, LoadF32<kType>(tag, x, at)), hn::Set(signed_tag, 0x7FFFFFFF));
+  };
+  hn::Vec<CodeI32> largest[kRows];
+  for (int r = 0; r < kRows; ++r) largest[r] = hn::Zero(d32);
+  for (int64_t i = 0; i < whole; i += kCodeLanes) {
+    for (int r = 0; r < kRows; ++r) largest[r] = hn::Max(largest[r], bits(d, (first + r) * n + i));
+  }
+  float per_value[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    int32_t top = hn::GetLane(hn::MaxOfLanes(d32, largest[r]));
+    for (int64_t i = whole; i < n; ++i) top = std::max(top, hn::GetLane(bits(OneF32(), (first + r) * n + i)));
+    per_value[r] = CodesPerValue(top, scale, limit, out.steps + (first + r) * out.step_stride);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = (first + r) * n;
+    int16_t* codes = out.codes + (first + r) * out.code_stride;
+    if (per_value[r] == 0) {
+      std::fill_n(codes, n, int16_t{0});
+      continue;
+    }
+    const auto factor = hn::Set(d, per_value[r]);
+    int64_t i = 0;
+    for (; i + kCodesAtOnce <= n; i += kCodesAtOnce) {
+      StoreCodes(hn::Mul(LoadF32<kType>(d, x, row + i), factor),
+                 hn::Mul(LoadF32<kType>(d, x, row + i + kCodeLanes), factor), codes + i);
+    }
+    for (; i < n; ++i) {
+      const float value = hn::GetLane(LoadF32<kType>(OneF32(), x, row + i));
+      codes[i] = static_cast<int16_t>(std::nearbyint(value * per_value[r]));
+    }
+  }
+}
+
+template <DataType kType>
+void CodeRowsOf(const void* x, int64_t rows, int64_t n, float scale, float limit, const CodedRowsView& out) {
+  constexpr int kTogether = 4;
+  int64_t row = 0;
+  for (; row + kTogether <= rows; row += kTogether) {
+    CodeSomeRows<kType, kTogether>(x, row, n, scale, limit, out);
+  }
+  for (; row < rows; ++row) CodeSomeRows<kType, 1>(x, row, n, scale, limit, out);
+}
+
+void CodeRowsImpl(const void* x, DataType dtype, int64_t rows, int64_t n, float scale, float limit,
+                  const CodedRowsView& out) {
+  KVBLEND_FOR_DTYPE(dtype, CodeRowsOf<kType>(x, rows, n, scale, limit, out));
+}
 
 // sum += products of pairs. Inline assembly, since g++ takes sums of integers apart, computes all products
 // first and has no registers for them; and Highway 1.0.3 has no operation that multiplies and adds.
@@ -177,20 +239,6 @@ float StepOfNotFinite(const float* probabilities, const ValueSteps& steps, int64
   return seen == 0 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
 }
 
-// The nearest codes of kCodesAtOnce weights, which fit: Highway's conversions would look for those that don't.
-constexpr int64_t kCodesAtOnce = 2 * kCodeLanes;
-HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int16_t* codes) {
-  // Packing takes parts of 128 bits in turn.
-#if HWY_TARGET == HWY_AVX2
-  const __m256i packed = _mm256_packs_epi32(_mm256_cvtps_epi32(first.raw), _mm256_cvtps_epi32(second.raw));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), _mm256_permute4x64_epi64(packed, 0xD8));
-#else
-  const __m512i packed = _mm512_packs_epi32(_mm512_cvtps_epi32(first.raw), _mm512_cvtps_epi32(second.raw));
-  const __m512i order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
-  _mm512_storeu_si512(codes, _mm512_permutexvar_epi64(order, packed));
-#endif
-}
-
 // Codes per unit of a row's weights: as many as let the largest weight fit into 16 bits and the sum into 32.
 // A row that looks at few keys gets more bits than one that looks at many, whose roundings cancel out.
 HWY_INLINE float CodesPerUnit(const float* probabilities, const ValueSteps& steps, int64_t keys) {
@@ -309,6 +357,8 @@ const Tiles* Int16TilesImpl(bool vnni) {
 }
 #else
 const Tiles* Int16TilesImpl(bool) { return nullptr; }
+// Never called where there are no such tiles.
+void CodeRowsImpl(const void*, DataType, int64_t, int64_t, float, float, const CodedRowsView&) {}
 #endif
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
@@ -317,11 +367,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
 
-HWY_EXPORT(CodeRowImpl);
+HWY_EXPORT(CodeRowsImpl);
 HWY_EXPORT(Int16TilesImpl);
 
-void CodeRow(const float* x, float scale, int64_t n, float limit, int16_t* codes, float* step) {
-  HWY_DYNAMIC_DISPATCH(CodeRowImpl)(x, scale, n, limit, codes, step);
+void CodeRows(const void* x, DataType dtype, int64_t rows, int64_t n, float scale, float limit,
+              const CodedRowsView& out) {
+  HWY_DYNAMIC_DISPATCH(CodeRowsImpl)(x, dtype, rows, n, scale, limit, out);
 }
 const Tiles* GetInt16Tiles() { return HWY_DYNAMIC_DISPATCH(Int16TilesImpl)(MultipliesAndAddsPairs()); }
 const Tiles* GetInt16TilesWithoutVnni() { return HWY_DYNAMIC_DISPATCH(Int16TilesImpl)(/*vnni=*/false); }
