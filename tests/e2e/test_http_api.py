@@ -156,6 +156,22 @@ def test_stop_and_seed(client, model, stored):
     assert ask(client, model, seed=17000000000000000000, max_tokens=1).kvblend["finished"]["seed"] == "17000000000000000000"
 
 
+def test_an_answer_of_which_nothing_is_reused_is_always_the_same(client, model):
+    messages = [{"role": "user", "content": "Tell me about rivers. " * 30}, {"role": "assistant", "content": "They are long."},
+                {"role": "user", "content": "Tell me a story."}]
+
+    def told(**blend):
+        answer = client.chat.completions.create(model=model, messages=messages, temperature=1, seed=7, max_tokens=12, logprobs=True,
+                                                extra_body={"kvblend": {"blend": blend}})
+        return answer.usage.prompt_tokens_details.cached_tokens, [token.logprob for token in answer.choices[0].logprobs.content]
+
+    first = told(reuse="REUSE_NOTHING")
+    assert first[0] == 0
+    told()
+    assert told()[0] > 0  # it is kept now
+    assert told(reuse="REUSE_NOTHING") == first
+
+
 def test_history_and_parts(client, model):
     messages = [MESSAGES[0], {"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hello!"},
                 {"role": "user", "content": [*({"type": "text", "text": text} for text in CHUNKS),
