@@ -49,9 +49,12 @@ HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int1
 // What the values of a row are multiplied by to become codes; *step: what a unit of them is worth. Of a row of zeros the step
 // is 0, of one that has a NaN or an infinity NaN; their codes are 0. magnitude: the bits of the largest absolute value.
 HWY_INLINE float CodesPerValue(int32_t magnitude, float scale, float limit, float* step) {
-  const float largest = std::bit_cast<float>(magnitude) * std::abs(scale);  // infinite or NaN where a value is
+  const float largest =
+      std::bit_cast<float>(magnitude) * std::abs(scale);  // infinite or NaN where a value is
   const bool finite = largest <= std::numeric_limits<float>::max();
-  *step = !finite ? std::numeric_limits<float>::quiet_NaN() : largest >= kSmallestCoded ? largest / limit : 0.0f;
+  *step = !finite                     ? std::numeric_limits<float>::quiet_NaN()
+          : largest >= kSmallestCoded ? largest / limit
+                                      : 0.0f;
   return finite && largest >= kSmallestCoded ? limit / largest * scale : 0.0f;
 }
 
