@@ -2,10 +2,6 @@
 
 #include <openssl/crypto.h>
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -14,12 +10,13 @@
 #include "base/status_macros.h"
 #include "base/steady_time.h"
 #include "server/access/tenant_calls.h"
+#include "server/files/open_file.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
 namespace {
 
-constexpr std::streamsize kMaxFileBytes = 16 << 20;
+constexpr int64_t kMaxFileBytes = 16 << 20;
 constexpr char kScheme[] = "bearer ";
 
 }  // namespace
@@ -35,19 +32,9 @@ absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string
 }
 
 absl::Status KeyedAccess::Load() {
-  // Whoever opened a pipe would wait for its writer, and a device has no end.
-  std::error_code ignored;
-  const bool is_regular = std::filesystem::is_regular_file(path_, ignored);
-  std::ifstream file;
-  if (is_regular) file.open(path_, std::ios::binary | std::ios::ate);
-  if (!file.is_open() || file.tellg() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_,
-                                                   " can't be read; allowed: a regular file of at most ",
-                                                   kMaxFileBytes, " bytes"));
-  }
-  file.seekg(0);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  auto keys = ParseKeyFile(text);
+  const absl::StatusOr<std::string> text = ReadNamed(path_, Allowed::kFile, kMaxFileBytes);
+  if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--api-keys: ", text.status().message()));
+  auto keys = ParseKeyFile(*text);
   if (!keys.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_, ": ", keys.status().message()));
   }

@@ -1,9 +1,10 @@
 #include "server/cli/files.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <system_error>
@@ -11,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/text/utf8.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 
@@ -18,18 +20,7 @@ absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path) {
   if (path == "-") {
     return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   }
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path, ": it is a folder"));
-  }
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    const int error = errno;
-    const std::string message = absl::StrCat("cannot read ", path, ": ", std::strerror(error));
-    return error == ENOENT ? absl::NotFoundError(message) : absl::InvalidArgumentError(message);
-  }
-  return std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  return ReadNamed(path, Allowed::kFileOrStream);
 }
 
 absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path) {
@@ -45,33 +36,26 @@ absl::Status CheckUtf8Of(absl::string_view what, std::string_view text) {
                                                  text.size(), "; allowed: UTF-8 text"));
 }
 
-bool IsPipeOrDevice(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::is_other(std::filesystem::status(path, ignored));
-}
-
 absl::Status CheckWritable(const std::string& path) {
   // Opening a pipe would end what its reader waits for.
   if (IsPipeOrDevice(path)) return absl::OkStatus();
   std::error_code ignored;
   const bool is_new = !std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::app);
-  if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  {
+    // Not to wait for the reader of a pipe that is there by now.
+    const server::Descriptor file(
+        open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
+    if (file.get() < 0) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+    }
   }
-  file.close();
   if (is_new) std::filesystem::remove(path, ignored);
   return absl::OkStatus();
 }
 
 absl::Status WriteFile(const std::string& path, std::string_view content) {
-  errno = 0;
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(content.data(), static_cast<std::streamsize>(content.size()));
-  file.close();
-  if (file) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+  KVBLEND_ASSIGN_OR_RETURN(const server::Descriptor file, OpenToWrite(path));
+  return WriteAll(file, path, content);
 }
 
 }  // namespace kvblend::server::cli

@@ -10,8 +10,8 @@
 
 namespace kvblend::server::cli {
 
-/// The whole content of a file, or of standard input for "-". kNotFound when there is no such file;
-/// kInvalidArgument when it is a folder or cannot be read.
+/// The whole content of a file, or of standard input for "-"; a pipe that somebody writes to and a device are read as well, if they
+/// end within 1 GiB. kNotFound when there is no such file; kInvalidArgument when it cannot be read, naming what it is.
 absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path);
 
 /// The same of a text for a message: kInvalidArgument, naming the file, when it is not UTF-8.
@@ -20,9 +20,6 @@ absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path);
 /// Whether a message can carry `text`: protobuf's library would complain of it on standard error. kInvalidArgument naming
 /// `what`, as "--question", and the byte.
 absl::Status CheckUtf8Of(absl::string_view what, std::string_view text);
-
-/// Whether a file put in its place by renaming would lose something else.
-bool IsPipeOrDevice(const std::string& path);
 
 /// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file behind.
 /// kInvalidArgument, naming path and reason.

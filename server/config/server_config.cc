@@ -2,16 +2,19 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <set>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,11 +24,12 @@
 #include "server/config/engine_flags.h"
 #include "server/config/help_format.h"
 #include "server/config/value_checks.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server {
 namespace {
 
-constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 
 constexpr char kDescription[] =
     "Serves a language model over gRPC and OpenAI's HTTP API to retrieval-augmented applications, reusing the KV of document chunks "
@@ -264,18 +268,47 @@ absl::Status CheckListening(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
+// What came through the pipe that --config names, such as <(command), as a file: CLI11 opens the path itself, and would wait for a
+// writer.
+class PipedSettings {
+ public:
+  // Puts the path of that file in the place of a pipe's. May be asked again.
+  void Replace(std::string& path) {
+    if (path != pipe_) {
+      std::error_code ignored;
+      if (!std::filesystem::is_fifo(path, ignored)) return;
+      file_ = Descriptor(memfd_create("settings", MFD_CLOEXEC));
+      const auto text = ReadNamed(path, Allowed::kFileOrStream, kMaxConfigBytes);
+      const absl::Status copied = text.ok() ? WriteAll(file_, "a copy in memory", *text) : text.status();
+      if (!copied.ok()) {
+        throw CLI::ParseError(absl::StrCat("--config: ", copied.message()), CLI::ExitCodes::FileError);
+      }
+      pipe_ = path;
+    }
+    path = absl::StrCat("/proc/self/fd/", file_.get());
+  }
+  // What the path was before that.
+  std::string NameOf(const std::string& path) const {
+    return file_.get() >= 0 && path == absl::StrCat("/proc/self/fd/", file_.get()) ? pipe_ : path;
+  }
+
+ private:
+  std::string pipe_;
+  Descriptor file_;
+};
+
 // A file in which every line is a setting: a misspelt one would be left at its default in silence, which for
 // api-keys means a server without keys.
 class SettingsFile : public CLI::ConfigTOML {
  public:
-  explicit SettingsFile(const CLI::App& app) : app_(app) {}
+  SettingsFile(const CLI::App& app, const PipedSettings& piped) : app_(app), piped_(piped) {}
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     // Bounded: a device has no end, and a model that was given by mistake may not fit into memory.
-    std::string text(kMaxConfigBytes + 1, '\0');
+    std::string text(size_t{kMaxConfigBytes} + 1, '\0');
     input.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<size_t>(input.gcount()));
-    if (text.size() > kMaxConfigBytes) Refuse("has more than ", kMaxConfigBytes, " bytes");
+    if (text.size() > size_t{kMaxConfigBytes}) Refuse("has more than ", kMaxConfigBytes, " bytes");
     std::istringstream lines(text);
     std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(lines);
     std::set<const CLI::Option*> seen;
@@ -297,11 +330,13 @@ class SettingsFile : public CLI::ConfigTOML {
 
   template <typename... Parts>
   [[noreturn]] void Refuse(const Parts&... parts) const {
-    throw CLI::ConfigError(absl::StrCat(app_.get_config_ptr()->as<std::string>(), ": ", parts...),
-                           CLI::ExitCodes::ConfigError);
+    throw CLI::ConfigError(
+        absl::StrCat(piped_.NameOf(app_.get_config_ptr()->as<std::string>()), ": ", parts...),
+        CLI::ExitCodes::ConfigError);
   }
 
   const CLI::App& app_;
+  const PipedSettings& piped_;
 };
 
 // What is wrong with the command line. Words that belong to no flag explain the rest, such as that --model is
@@ -342,6 +377,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
   ParsedConfig parsed;
   try {
     ServerConfig config;
+    PipedSettings piped;
     CLI::App app(kDescription, "kvblend-server");
     app.footer(kFooter);
     app.formatter(std::make_shared<HelpFormat>());
@@ -351,8 +387,12 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     const bool has_config = config_path != nullptr && *config_path != '\0';
     app.set_config("--config", has_config ? config_path : "", "File with settings, in INI or TOML form",
                    /*config_required=*/has_config)
-        ->envname(kConfigVariable);
-    app.config_formatter(std::make_shared<SettingsFile>(app));
+        ->envname(kConfigVariable)
+        ->transform([&piped](std::string path) {
+          piped.Replace(path);
+          return path;
+        });
+    app.config_formatter(std::make_shared<SettingsFile>(app, piped));
     AddFlags(app, config);
     try {
       app.parse(argc, argv);

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "server/grpc/listener.h"
+#include "server/files/descriptor.h"
 #include "server/tls/server_tls.h"
 
 namespace grpc::experimental {

@@ -1,7 +1,5 @@
 #include "server/grpc/grpc_calls.h"
 
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -18,11 +16,14 @@
 #include "kvblend/v1/admin.grpc.pb.h"
 #include "kvblend/v1/chunks.grpc.pb.h"
 #include "kvblend/v1/inference.grpc.pb.h"
+#include "server/files/open_file.h"
 #include "server/grpc/callback_threads.h"
 #include "server/grpc/status.h"
 
 namespace kvblend::server {
 namespace {
+
+constexpr int64_t kMaxPemBytes = int64_t{16} << 20;
 
 absl::Status Explain(const std::string& address, const grpc::Status& status) {
   const absl::Status converted = FromGrpcStatus(status);
@@ -40,14 +41,11 @@ void ShowKey(const std::string& api_key, grpc::ClientContext& context) {
 
 absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file || text.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is '", path, "', which can't be read or is empty"));
-  }
+  absl::StatusOr<std::string> text = ReadNamed(path, Allowed::kFileOrStream, kMaxPemBytes);
+  if (!text.ok())
+    return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "': ", text.status().message()));
   // gRPC would take a file without a certificate, and then call the server unreachable.
-  if (!absl::StrContains(text, "-----BEGIN ")) {
+  if (!absl::StrContains(*text, "-----BEGIN ")) {
     return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "'; allowed: a file in PEM form"));
   }
   return text;

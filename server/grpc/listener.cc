@@ -113,10 +113,6 @@ class SocketPathLock {
 
 }  // namespace
 
-Descriptor::~Descriptor() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool OpenConnections::HasRoom() {
   if (static_cast<int64_t>(handed_on_.size()) < max_) return true;
   handed_on_.erase(std::remove_if(handed_on_.begin(), handed_on_.end(),

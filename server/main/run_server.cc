@@ -6,13 +6,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <map>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -25,6 +23,7 @@
 #include "server/api/routes.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
+#include "server/files/open_file.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/http/operator_pages.h"
@@ -58,13 +57,7 @@ std::string Place(const std::string& address, int port) {
 // Written under a temporary name first, so that whoever waits for the file never reads a half of it.
 absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port,
                            const HttpServer* api_server) {
-  // Renaming would put the file in the place of a device, such as /dev/null.
-  std::error_code ignored;
-  const std::filesystem::file_status there = std::filesystem::status(path, ignored);
-  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--port-file is ", path, ", which is no regular file; allowed: one, or a new name"));
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--port-file", path));
   const std::string temporary = absl::StrCat(path, ".", getpid());
   errno = 0;
   std::ofstream file(temporary);

@@ -7,12 +7,11 @@
 #include <openssl/x509.h>
 
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/files/open_file.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -33,6 +32,23 @@ absl::Status Bad(const char* flag, const std::string& path, const char* allowed)
   return absl::InvalidArgumentError(
       absl::StrCat(flag, " is '", path, "': ", LastProblem(), "; allowed: ", allowed));
 }
+
+/// A file that is open, under a name for OpenSSL, which opens files itself and would wait for a pipe's writer.
+class PemFile {
+ public:
+  static absl::StatusOr<PemFile> Open(const char* flag, const std::string& path) {
+    auto file = OpenToRead(path, Allowed::kFile);
+    if (file.ok()) return PemFile(*std::move(file));
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", file.status().message()));
+  }
+  const char* name() const { return name_.c_str(); }
+
+ private:
+  explicit PemFile(Descriptor file)
+      : file_(std::move(file)), name_(absl::StrCat("/proc/self/fd/", file_.get())) {}
+  Descriptor file_;
+  std::string name_;
+};
 
 int ChooseProtocol(SSL*, const unsigned char** chosen, unsigned char* chosen_size,
                    const unsigned char* offered, unsigned offered_size, void*) {
@@ -59,18 +75,22 @@ absl::StatusOr<TlsContext> LoadTlsContext(const TlsFiles& files) {
   SSL_CTX_set_alpn_select_cb(raw, ChooseProtocol, nullptr);
   constexpr unsigned char kSessions[] = "kvblend";  // sessions are not resumed under other names
   SSL_CTX_set_session_id_context(raw, kSessions, sizeof(kSessions) - 1);
-  if (SSL_CTX_use_certificate_chain_file(raw, files.certificate_path.c_str()) != 1) {
-    return Bad("--tls-certificate", files.certificate_path, "a chain of certificates in PEM");
+  constexpr char kCertificate[] = "--tls-certificate", kKey[] = "--tls-key", kClientCa[] = "--tls-client-ca";
+  KVBLEND_ASSIGN_OR_RETURN(const PemFile certificate, PemFile::Open(kCertificate, files.certificate_path));
+  if (SSL_CTX_use_certificate_chain_file(raw, certificate.name()) != 1) {
+    return Bad(kCertificate, files.certificate_path, "a chain of certificates in PEM");
   }
-  if (SSL_CTX_use_PrivateKey_file(raw, files.key_path.c_str(), SSL_FILETYPE_PEM) != 1 ||
+  KVBLEND_ASSIGN_OR_RETURN(const PemFile key, PemFile::Open(kKey, files.key_path));
+  if (SSL_CTX_use_PrivateKey_file(raw, key.name(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(raw) != 1) {
-    return Bad("--tls-key", files.key_path, "the key of --tls-certificate in PEM");
+    return Bad(kKey, files.key_path, "the key of --tls-certificate in PEM");
   }
   if (!files.client_ca_path.empty()) {
-    STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(files.client_ca_path.c_str());
-    if (names == nullptr || SSL_CTX_load_verify_locations(raw, files.client_ca_path.c_str(), nullptr) != 1) {
+    KVBLEND_ASSIGN_OR_RETURN(const PemFile client_ca, PemFile::Open(kClientCa, files.client_ca_path));
+    STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(client_ca.name());
+    if (names == nullptr || SSL_CTX_load_verify_locations(raw, client_ca.name(), nullptr) != 1) {
       sk_X509_NAME_pop_free(names, X509_NAME_free);
-      return Bad("--tls-client-ca", files.client_ca_path, "certificates in PEM");
+      return Bad(kClientCa, files.client_ca_path, "certificates in PEM");
     }
     SSL_CTX_set_client_CA_list(raw, names);
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
@@ -132,14 +152,7 @@ absl::Status ReloadingTls::Load() {
 }
 
 void ReloadingTls::Reload() {
-  absl::Status loaded;
-  // OpenSSL would wait for a pipe's writer, and the end of the server for OpenSSL.
-  for (const std::string& path : files_.paths()) {
-    std::error_code ignored;
-    if (path.empty() || !std::filesystem::is_other(std::filesystem::status(path, ignored))) continue;
-    loaded.Update(absl::InvalidArgumentError(absl::StrCat(path, " is a pipe or device; allowed: a file")));
-  }
-  if (loaded.ok()) loaded = Load();
+  const absl::Status loaded = Load();
   if (loaded.ok()) {
     spdlog::info("read the certificate of {} again for {}", files_.certificate_path, listener_);
   } else {

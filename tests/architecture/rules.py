@@ -76,18 +76,18 @@ ALLOWED = {
                    "server/trace", "server/ui"},
     "server/ui": {"server/convert"},
     "server/cohere": {"engine/text", "server/json", "server/openai"},
-    "server/config": {"engine/api", "server/grpc"},
+    "server/config": {"engine/api", "server/files", "server/grpc"},
     "server/main": {
-        "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/grpc", "server/http", "server/json", "server/metrics",
+        "engine/api", "server/access", "server/api", "server/calls", "server/config", "server/files", "server/grpc", "server/http", "server/json", "server/metrics",
         "server/tls", "server/trace",
     },
-    "server/cli": {"engine/api", "engine/text", "server/calls", "server/config", "server/convert", "server/grpc"},
-    "server/cli/bench": {"engine/api", "server/cli", "server/convert"},
+    "server/cli": {"engine/api", "engine/text", "server/calls", "server/config", "server/convert", "server/files", "server/grpc"},
+    "server/cli/bench": {"engine/api", "server/cli", "server/convert", "server/files"},
     "server/cli/load": {"engine/schedule", "server/calls", "server/cli", "server/cli/bench"},
-    "server/cli/precompute": {"engine/text", "server/calls", "server/cli"},
+    "server/cli/precompute": {"engine/text", "server/calls", "server/cli", "server/files"},
     "server/cli/commands": {
         "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/load",
-        "server/cli/precompute", "server/config", "server/convert", "server/trace", "server/ui",
+        "server/cli/precompute", "server/config", "server/convert", "server/files", "server/trace", "server/ui",
     },
 }
 

@@ -15,6 +15,7 @@
 #include "google/protobuf/util/delimited_message_util.h"
 #include "server/cli/content_hash.h"
 #include "server/cli/files.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -84,7 +85,7 @@ absl::StatusOr<ReferencePart> ReferenceCache::GetOrCompute(
     const OrderedJson& key, const std::function<absl::StatusOr<ReferencePart>()>& compute) {
   const std::string key_text = JsonLine(key);
   const std::string path = absl::StrCat(folder_, "/", ContentHash(key_text), ".reference");
-  const absl::StatusOr<std::string> content = ReadFileOrStdin(path);
+  const absl::StatusOr<std::string> content = ReadNamed(path, Allowed::kFile);
   if (content.ok()) {
     auto part = Decode(*content, key_text);
     if (part.ok()) {

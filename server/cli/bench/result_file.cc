@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/cli/files.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -118,13 +119,14 @@ absl::StatusOr<std::vector<BenchTask>> TasksLeft(const std::vector<BenchTask>& t
 
 absl::StatusOr<ResultFile> ResultFile::Open(const std::string& path, const RunSettings& settings,
                                             std::vector<FinishedQuestion>& finished) {
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--resume", path));
+  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   if (fd < 0) return FileError(path, "open");
   ResultFile file(path, fd);
   if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": another run writes to it"));
   }
-  KVBLEND_ASSIGN_OR_RETURN(const std::string content, ReadFileOrStdin(path));
+  KVBLEND_ASSIGN_OR_RETURN(const std::string content, ReadNamed(path, Allowed::kFile));
   const std::string head = absl::StrCat(JsonLine(ToJson(settings)), "\n");
   if (absl::StartsWith(head, content)) {  // new, or killed within its first line
     if (ftruncate(fd, 0) != 0) return FileError(path, "shorten");

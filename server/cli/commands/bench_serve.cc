@@ -1,6 +1,5 @@
 // kvblend bench serve: a running server under load.
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "server/cli/files.h"
 #include "server/cli/load/load_page.h"
 #include "server/cli/load/load_report.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -38,19 +38,17 @@ class RequestLines {
   absl::Status Open(const std::string& path) {
     if (path.empty()) return absl::OkStatus();
     path_ = path;
-    file_.open(path, std::ios::trunc);
-    return Check();
+    KVBLEND_ASSIGN_OR_RETURN(file_, OpenToWrite(path));
+    return absl::OkStatus();
   }
   bool wanted() const { return !path_.empty(); }
-  void Add(const OrderedJson& line) { file_ << JsonLine(line) << "\n"; }
-  absl::Status Check() {
-    if (!wanted() || file_.flush()) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_));
-  }
+  void Add(const OrderedJson& line) { written_.Update(WriteAll(file_, path_, JsonLine(line) + "\n")); }
+  const absl::Status& written() const { return written_; }
 
  private:
   std::string path_;
-  std::ofstream file_;
+  server::Descriptor file_;
+  absl::Status written_;
 };
 
 absl::Status WriteReports(const BenchServeFlags& flags, const LoadOptions& options, const LoadRun& run,
@@ -122,7 +120,7 @@ absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context
         std::move(on_record));
     status = runner.Run(run);
   }
-  if (status.ok()) status = request_lines.Check();
+  if (status.ok()) status = request_lines.written();
   WarnAboutLoad(run, options, terminal);
   // An interrupted run still tells what it has measured so far.
   if (!run.points.empty()) {

@@ -15,11 +15,11 @@
 #include "engine/api/calibration.h"
 #include "server/cli/bench/dataset.h"
 #include "server/cli/command.h"
-#include "server/cli/files.h"
 #include "server/cli/flags.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/config/value_checks.h"
 #include "server/convert/requests.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -150,11 +150,8 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   if (flags.connection.engine_options.model_path.empty()) {
     return absl::InvalidArgumentError("calibrate needs --model: the correction belongs to a model file");
   }
-  // The finished file is renamed to its name, which as root would remove a device.
-  if (IsPipeOrDevice(flags.options.path)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output is ", flags.options.path, ", a pipe or device; allowed: a file"));
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--output", flags.options.path));
+  KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--resume", flags.options.resume));
   KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
   CalibrationReport report;
   {

@@ -3,10 +3,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "server/cli/files.h"
+#include "base/status_macros.h"
 #include "server/cli/terminal.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 
@@ -15,16 +17,12 @@ ChunkFile::ChunkFile(const std::string& path)
 
 absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& path) {
   std::unique_ptr<ChunkFile> file(new ChunkFile(path));
-  errno = 0;
-  file->file_.open(file->part_path_, std::ios::binary | std::ios::trunc);
-  if (!file->file_) return file->Failed();
+  KVBLEND_ASSIGN_OR_RETURN(file->file_, OpenToWrite(file->part_path_));
   return file;
 }
 
 ChunkFile::~ChunkFile() {
-  if (!file_.is_open()) return;
-  file_.close();
-  if (part_path_ != path_) std::remove(part_path_.c_str());
+  if (file_.get() >= 0 && part_path_ != path_) std::remove(part_path_.c_str());
 }
 
 absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
@@ -34,22 +32,15 @@ absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk&
   line["begin_byte"] = chunk.begin_byte();
   line["end_byte"] = chunk.end_byte();
   line["num_tokens"] = chunk.num_tokens();
-  errno = 0;
-  file_ << JsonLine(line) << '\n';  // paths may be no UTF-8
-  return file_ ? absl::OkStatus() : Failed();
+  return WriteAll(file_, path_, JsonLine(line) + "\n");  // paths may be no UTF-8
 }
 
 absl::Status ChunkFile::Finish() {
-  errno = 0;
-  file_.flush();
-  if (!file_) return Failed();
-  if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) return Failed();
-  file_.close();
+  if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  }
+  file_ = server::Descriptor();
   return absl::OkStatus();
-}
-
-absl::Status ChunkFile::Failed() const {
-  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
 }
 
 }  // namespace kvblend::server::cli

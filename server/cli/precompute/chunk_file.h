@@ -1,7 +1,6 @@
 // The chunks of a corpus as JSON Lines, for the retriever that will place them in prompts.
 #pragma once
 
-#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "server/cli/precompute/corpus_reader.h"
+#include "server/files/descriptor.h"
 
 namespace kvblend::server::cli {
 
@@ -27,11 +27,10 @@ class ChunkFile {
 
  private:
   explicit ChunkFile(const std::string& path);
-  absl::Status Failed() const;
 
   const std::string path_;
   const std::string part_path_;
-  std::ofstream file_;
+  server::Descriptor file_;
 };
 
 }  // namespace kvblend::server::cli

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -11,10 +12,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "engine/text/utf8.h"
 #include "nlohmann/json.hpp"
-#include "server/cli/files.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -62,7 +64,7 @@ absl::Status CorpusReader::AddPath(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path, ": no such file or folder"));
   }
   if (fs::is_directory(status)) return AddFolder(path);
-  AddFile(path);
+  AddFile(path, Allowed::kFileOrStream);
   return absl::OkStatus();
 }
 
@@ -92,22 +94,20 @@ absl::Status CorpusReader::AddFolder(const std::string& folder) {
     if (!options_.skipped_file.empty() && fs::equivalent(path, options_.skipped_file, error)) continue;
     if (extension != ".txt" && extension != ".md" && extension != ".jsonl") {
       ++num_ignored_files_;
-    } else if (IsPipeOrDevice(path)) {
-      // Nobody named it, and whoever opened a pipe would wait for its writer.
-      KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(path, ": is a pipe or device in a folder"), 0));
     } else {
-      AddFile(path);
+      AddFile(path, Allowed::kFile);
     }
   }
   return absl::OkStatus();
 }
 
-void CorpusReader::AddFile(const std::string& path) {
+void CorpusReader::AddFile(const std::string& path, Allowed allowed) {
   std::error_code error;
   const uintmax_t size = fs::file_size(path, error);
   const int64_t bytes = error ? 0 : static_cast<int64_t>(size);
   total_bytes_ += bytes;
-  files_.push_back({.path = path, .bytes = bytes, .is_json_lines = Extension(path) == ".jsonl"});
+  files_.push_back(
+      {.path = path, .bytes = bytes, .is_json_lines = Extension(path) == ".jsonl", .allowed = allowed});
 }
 
 absl::StatusOr<std::optional<Document>> CorpusReader::Next() {
@@ -120,18 +120,8 @@ absl::StatusOr<std::optional<Document>> CorpusReader::Next() {
     if (next_file_ == files_.size()) return std::nullopt;
     const InputFile& file = files_[next_file_++];
     if (file.is_json_lines) {
-      errno = 0;
-      auto lines = std::make_unique<std::ifstream>(file.path, std::ios::binary);
-      if (*lines) {
-        lines_ = std::move(lines);
-        line_number_ = 0;
-        if (lines_->peek() != std::ifstream::traits_type::eof()) continue;
-        lines_ = nullptr;
-        KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(file.path, ": is empty"), file.bytes));
-        continue;
-      }
-      const absl::Status unreadable = BadInput("cannot read ", file.path, ": ", std::strerror(errno));
-      KVBLEND_RETURN_IF_ERROR(on_bad_(unreadable, file.bytes));
+      const absl::Status opened = OpenLines(file);
+      if (!opened.ok()) KVBLEND_RETURN_IF_ERROR(on_bad_(opened, file.bytes));
       continue;
     }
     absl::StatusOr<Document> document = ReadTextFile(file);
@@ -142,19 +132,42 @@ absl::StatusOr<std::optional<Document>> CorpusReader::Next() {
 
 absl::StatusOr<Document> CorpusReader::ReadTextFile(const InputFile& file) const {
   Document document{.path = file.path, .id = "", .text = "", .input_bytes = file.bytes};
-  KVBLEND_ASSIGN_OR_RETURN(document.text, ReadFileOrStdin(file.path));
+  KVBLEND_ASSIGN_OR_RETURN(document.text, ReadNamed(file.path, file.allowed));
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
     return BadInput(file.path, ": ", status.message());
   }
   return document;
 }
 
+absl::Status CorpusReader::OpenLines(const InputFile& file) {
+  absl::StatusOr<server::Descriptor> opened = OpenToRead(file.path, file.allowed);
+  if (!opened.ok()) return absl::InvalidArgumentError(opened.status().message());
+  decltype(lines_) lines(fdopen(opened->get(), "rb"));
+  if (lines == nullptr) return BadInput("cannot read ", file.path, ": ", std::strerror(errno));
+  opened->Release();
+  const int first = std::fgetc(lines.get());
+  if (first == EOF) return BadInput(file.path, ": is empty");
+  std::ungetc(first, lines.get());
+  lines_ = std::move(lines);
+  line_number_ = 0;
+  return absl::OkStatus();
+}
+
+bool CorpusReader::ReadLine() {
+  char* text = nullptr;
+  size_t capacity = 0;
+  const ssize_t size = getline(&text, &capacity, lines_.get());
+  if (size >= 0) line_.assign(text, static_cast<size_t>(size));
+  std::free(text);
+  return size >= 0;
+}
+
 absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
   const InputFile& file = files_[next_file_ - 1];
-  std::string line;
-  while (std::getline(*lines_, line)) {
+  while (ReadLine()) {
     ++line_number_;
-    const int64_t line_bytes = static_cast<int64_t>(line.size()) + (lines_->eof() ? 0 : 1);
+    const auto line_bytes = static_cast<int64_t>(line_.size());
+    const std::string line(absl::StripSuffix(line_, "\n"));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     absl::StatusOr<Document> document = ParseLine(file, line);
     if (document.ok()) {
@@ -164,7 +177,7 @@ absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
     KVBLEND_RETURN_IF_ERROR(
         on_bad_(BadInput(file.path, " line ", line_number_, ": ", document.status().message()), line_bytes));
   }
-  if (lines_->bad()) {
+  if (std::ferror(lines_.get()) != 0) {
     KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput(file.path, " line ", line_number_ + 1, ": cannot be read"), 0));
   }
   return std::nullopt;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
+#include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
 
@@ -55,16 +56,20 @@ class CorpusReader {
     std::string path;
     int64_t bytes = 0;
     bool is_json_lines = false;
+    Allowed allowed = Allowed::kFile;  // of what the command line names, streams too
   };
 
   CorpusReader(Options options, OnBad on_bad) : options_(std::move(options)), on_bad_(std::move(on_bad)) {}
   absl::Status AddPath(const std::string& path);
   absl::Status AddFolder(const std::string& folder);
-  void AddFile(const std::string& path);
+  void AddFile(const std::string& path, Allowed allowed);
   /// A whole file, or why it is none.
   absl::StatusOr<Document> ReadTextFile(const InputFile& file) const;
   absl::StatusOr<Document> ParseLine(const InputFile& file, const std::string& line) const;
   absl::StatusOr<std::optional<Document>> NextLine();
+  absl::Status OpenLines(const InputFile& file);
+  /// The next line, with its end, as `line_`; false: there is none.
+  bool ReadLine();
 
   Options options_;
   OnBad on_bad_;
@@ -72,7 +77,11 @@ class CorpusReader {
   int64_t total_bytes_ = 0;
   int64_t num_ignored_files_ = 0;
   size_t next_file_ = 0;
-  std::unique_ptr<std::ifstream> lines_;  // of files_[next_file_ - 1], when it is being read line by line
+  struct CloseFile {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, CloseFile> lines_;  // files_[next_file_ - 1], while it is read line by line
+  std::string line_;
   int64_t line_number_ = 0;
 };
 

@@ -1,6 +1,11 @@
 // The command line from arguments to exit code, over fake calls.
+#include <sys/stat.h>
+
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -157,7 +162,27 @@ TEST_F(CommandsTest, APageThatCannotBeWrittenIsRefusedBeforeTheAnswer) {
 TEST_F(CommandsTest, ACorrectionTakesNoDevicesPlace) {
   EXPECT_EQ(Run({"calibrate", "--model", "m", "--output", "/dev/null", "--data", File("data.json", "[]")}),
             2);
-  EXPECT_THAT(Err(), HasSubstr("--output is /dev/null, a pipe or device; allowed: a file"));
+  EXPECT_THAT(Err(),
+              HasSubstr("--output is /dev/null, which is a device; allowed: a regular file, or a new name"));
+  const std::string loop = (folder_ / "loop").string();
+  std::filesystem::create_symlink("loop", loop);
+  for (const char* flag : {"--output", "--resume"}) {
+    EXPECT_EQ(Run({"calibrate", "--model", "m", flag, loop, "--data", File("data.json", "[]")}), 2);
+    EXPECT_THAT(Err(),
+                HasSubstr(absl::StrCat(flag, " is ", loop, ", which is a link in a circle; allowed: ")));
+  }
+}
+
+TEST_F(CommandsTest, AChunkMayComeThroughAPipeIfSomebodyWritesIt) {
+  const std::string pipe = (folder_ / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk-file", pipe}), 2);
+  EXPECT_THAT(Err(), HasSubstr(absl::StrCat("cannot read ", pipe, ": it is a pipe that nobody writes to")));
+  EXPECT_THAT(calls_.log, IsEmpty());
+  std::thread writer([&] { std::ofstream(pipe) << "Paris is in France."; });
+  EXPECT_EQ(Run({"generate", "--question", "Q", "--chunk-file", pipe}), 0) << Err();
+  writer.join();
+  EXPECT_EQ(calls_.generated.at(0).prompt().chunks(0), "Paris is in France.");
 }
 
 TEST_F(CommandsTest, HealthIsAnExitCode) {

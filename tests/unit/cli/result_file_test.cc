@@ -1,6 +1,8 @@
 // Results per question: written, read, gone on with, merged; and what is refused.
 #include "server/cli/bench/result_file.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -67,6 +69,16 @@ class ResultFileTest : public testing::Test {
   const test_support::TemporaryFolder folder_;
   const std::string path_ = folder_.path() + "/results.jsonl";
 };
+
+TEST_F(ResultFileTest, WhatIsNoFileIsNamedAndNotWaitedFor) {
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(GoOn(Settings()).status().message()),
+              testing::HasSubstr("--resume is " + path_ + ", which is a pipe; allowed: a regular file"));
+  std::filesystem::remove(path_);
+  std::filesystem::create_symlink("results.jsonl", path_);
+  EXPECT_THAT(std::string(GoOn(Settings()).status().message()),
+              testing::HasSubstr("which is a link in a circle"));
+}
 
 TEST_F(ResultFileTest, GoesOnWithWhatWasWritten) {
   const std::vector<FinishedQuestion> written = {Finished("a", 0), Finished("a", 1), Finished("b", 0)};

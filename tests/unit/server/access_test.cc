@@ -461,10 +461,12 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheFileChanges) {
 TEST_F(AccessTest, NeitherAPipeNorADeviceIsRead) {
   const std::string pipe = path_ + ".pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0644), 0);
-  for (const std::string& path : {pipe, std::string("/dev/zero")}) {
+  for (const auto& [path, what] :
+       {std::pair(pipe, "a pipe"), std::pair(std::string("/dev/zero"), "a device")}) {
     const absl::Status status = KeyedAccess::Open(path, &calls_).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(path + " can't be read; allowed: a regular file"));
+    EXPECT_EQ(std::string(status.message()),
+              absl::StrCat("--api-keys: cannot read ", path, ": it is ", what, "; allowed: a regular file"));
   }
   std::remove(pipe.c_str());
 }

@@ -1,11 +1,13 @@
 #include "server/config/server_config.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -416,6 +418,27 @@ TEST_F(ServerConfigTest, AFileWithoutEndIsNoFileOfSettings) {
   const ParsedConfig parsed = Parse({"--model=m", "--config=/dev/zero"});
   EXPECT_EQ(parsed.exit_code, 2);
   EXPECT_THAT(parsed.error_output, HasSubstr("/dev/zero: has more than 1048576 bytes"));
+}
+
+TEST_F(ServerConfigTest, SettingsMayComeThroughAPipeIfSomebodyWritesThem) {
+  const test_support::TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const auto parse_with = [&](const std::string& lines) {
+    std::thread writer([&] { std::ofstream(pipe) << lines; });
+    ParsedConfig parsed = Parse({"--model=m", "--config", pipe.c_str()});
+    writer.join();
+    return parsed;
+  };
+  const ParsedConfig good = parse_with("threads=3\n");
+  ASSERT_TRUE(good.config) << good.error_output;
+  EXPECT_EQ(good.config->engine.num_threads, 3);
+  EXPECT_THAT(parse_with("api_keys=/dev/null\n").error_output,
+              HasSubstr(pipe + ": 'api_keys' is no setting"));
+  const ParsedConfig alone = Parse({"--model=m", "--config", pipe.c_str()});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.error_output,
+              HasSubstr("--config: cannot read " + pipe + ": it is a pipe that nobody writes to"));
 }
 
 TEST_F(ServerConfigTest, BadVariablesAreNamed) {
