@@ -1,5 +1,7 @@
 #include "server/openai/prompt_mapping.h"
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -192,7 +194,8 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
   for (size_t i = 0; i < messages.size(); ++i) {
     const std::string path = absl::StrCat("messages[", i, "]");
     FieldReader fields(messages[i], path);
-    const std::string role = fields.String("role").value_or("");
+    const std::optional<std::string> given_role = fields.String("role");
+    const std::string role = given_role.value_or("");
     const Json* content = fields.Value("content");
     fields.Refuse({"name"}, "none; the model's chat format has no names");
     fields.Refuse({"tool_calls", "tool_call_id", "function_call", "audio"}, "none; there are no tools here");
@@ -205,8 +208,10 @@ absl::Status AddMessages(const Json& messages, v1::Prompt* prompt) {
     KVBLEND_RETURN_IF_ERROR(fields.Finish());
     const bool is_system = role == "system" || role == "developer";
     if (!is_system && role != "user" && role != "assistant") {
-      return ValueError(absl::StrCat(path, ".role"), Quoted(role),
-                        "'system', 'developer', 'user', 'assistant'");
+      const std::string field = absl::StrCat(path, ".role"),
+                        allowed = "'system', 'developer', 'user', 'assistant'";
+      return given_role.has_value() ? ValueError(field, Quoted(role), allowed)
+                                    : NotAllowed(field, "not set", allowed);
     }
     if (is_system && !in_system_text) {
       return ValueError(absl::StrCat(path, ".role"), Quoted(role),

@@ -139,8 +139,9 @@ absl::StatusOr<std::unique_ptr<FileLock>> LockFolder(FileSystem& fs, const DiskP
   absl::StatusOr<std::unique_ptr<FileLock>> lock =
       fs.Lock(paths.Lock(), absl::StrCat("process ", getpid(), " (kvblend store)"));
   if (lock.ok() || !absl::IsFailedPrecondition(lock.status())) return lock;
-  return absl::FailedPreconditionError(absl::StrCat(
-      lock.status().message(), ". Stop the server first: it knows these files and would miss them"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(lock.status().message(),
+                   ". Stop the server first where one runs: it knows these files and would miss them"));
 }
 
 absl::Status UnlinkIfThere(FileSystem& fs, const std::string& path) {

@@ -68,16 +68,16 @@ absl::StatusOr<Value> OfFloats(std::string_view name, double a, double b) {
 absl::StatusOr<Value> Repeated(const Value& value, int64_t times, Budget* budget) {
   times = std::max<int64_t>(times, 0);
   const size_t size = value.is(Kind::kString) ? value.string().size() : value.items().size();
-  if (size > 0 && times > static_cast<int64_t>(kMaxStringBytes)) {
-    return budget->CheckString(std::numeric_limits<size_t>::max());
-  }
+  constexpr size_t kMost = std::numeric_limits<size_t>::max();
+  const auto count = static_cast<size_t>(times),
+             total = size > 0 && count > kMost / size ? kMost : size * count;
   if (value.is(Kind::kString)) {
-    KVBLEND_RETURN_IF_ERROR(budget->CheckString(size * static_cast<size_t>(times)));
+    KVBLEND_RETURN_IF_ERROR(budget->CheckString(total));
     std::string text;
     for (int64_t i = 0; i < times && size > 0; ++i) text += value.string();
     return Value::String(std::move(text));
   }
-  KVBLEND_RETURN_IF_ERROR(budget->CheckList(size * static_cast<size_t>(times)));
+  KVBLEND_RETURN_IF_ERROR(budget->CheckList(total));
   Items items;
   for (int64_t i = 0; i < times && size > 0; ++i) {
     items.insert(items.end(), value.items().begin(), value.items().end());

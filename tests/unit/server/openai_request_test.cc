@@ -258,6 +258,7 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
       {R"("x")", "messages"},
       {R"(["x"])", "messages[0]"},
       {R"([{"role": "tool", "content": "x"}])", "messages[0].role"},
+      {R"([{"content": "x"}])", "messages[0].role"},
       {R"([{"role": "assistant", "content": "x"}])", "messages[0].role"},
       {R"([{"role": "user", "content": "x"}, {"role": "system", "content": "x"}])", "messages[1].role"},
       {R"([{"role": "user"}])", "messages[0].content"},
@@ -295,6 +296,8 @@ TEST(ParseChatRequestTest, MessagesThatAreNoPromptAreRefusedByName) {
     EXPECT_EQ(ErrorOf(parsed.status()).param, param) << messages << ": " << parsed.status();
   }
   EXPECT_EQ(ErrorOf(ParseChatRequest("{}").status()).param, "messages");
+  EXPECT_EQ(ParseChatRequest(R"({"messages": [{"content": "x"}]})").status().message(),
+            "messages[0].role is not set; allowed: 'system', 'developer', 'user', 'assistant'");
 }
 
 TEST(ParseChatRequestTest, JsonIsBounded) {

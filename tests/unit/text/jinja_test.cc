@@ -104,7 +104,9 @@ TEST(JinjaTest, WhateverATemplateAsksForIsBounded) {
   };
   EXPECT_THAT(refused("{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}"),
               HasSubstr("allowed: 200000 steps"));
-  EXPECT_THAT(refused("{{ 'x' * 999999999 }}"), HasSubstr("bytes"));
+  EXPECT_THAT(refused("{{ 'x' * 999999999 }}"), HasSubstr("a string has 999999999 bytes"));
+  EXPECT_THAT(refused("{{ 'xyz' * 9223372036854775807 }}"), HasSubstr("bytes"));
+  EXPECT_THAT(refused("{{ [1, 2, 3] * 9223372036854775807 }}"), HasSubstr("items"));
   EXPECT_THAT(refused("{{ range(9999999) }}"), HasSubstr("items"));
   const std::string doubling =
       "{% set ns = namespace(x='ab') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}";
