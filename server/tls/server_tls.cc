@@ -9,7 +9,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/files/open_file.h"
 #include "spdlog/spdlog.h"
@@ -36,10 +38,14 @@ absl::Status Bad(const char* flag, const std::string& path, const char* allowed)
 /// A file that is open, under a name for OpenSSL, which opens files itself and would wait for a pipe's writer.
 class PemFile {
  public:
-  static absl::StatusOr<PemFile> Open(const char* flag, const std::string& path) {
+  static absl::StatusOr<PemFile> Open(const char* flag, const std::string& path, const char* allowed) {
     auto file = OpenToRead(path, Allowed::kFile);
     if (file.ok()) return PemFile(*std::move(file));
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", file.status().message()));
+    const absl::string_view why =
+        absl::StripPrefix(file.status().message(), absl::StrCat("cannot read ", path, ": "));
+    return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "': ", why,
+                                                   absl::StrContains(why, "; allowed: ") ? "" : "; allowed: ",
+                                                   absl::StrContains(why, "; allowed: ") ? "" : allowed));
   }
   const char* name() const { return name_.c_str(); }
 
@@ -76,21 +82,25 @@ absl::StatusOr<TlsContext> LoadTlsContext(const TlsFiles& files) {
   constexpr unsigned char kSessions[] = "kvblend";  // sessions are not resumed under other names
   SSL_CTX_set_session_id_context(raw, kSessions, sizeof(kSessions) - 1);
   constexpr char kCertificate[] = "--tls-certificate", kKey[] = "--tls-key", kClientCa[] = "--tls-client-ca";
-  KVBLEND_ASSIGN_OR_RETURN(const PemFile certificate, PemFile::Open(kCertificate, files.certificate_path));
+  constexpr char kChain[] = "a chain of certificates in PEM",
+                 kItsKey[] = "the key of --tls-certificate in PEM", kAuthorities[] = "certificates in PEM";
+  KVBLEND_ASSIGN_OR_RETURN(const PemFile certificate,
+                           PemFile::Open(kCertificate, files.certificate_path, kChain));
   if (SSL_CTX_use_certificate_chain_file(raw, certificate.name()) != 1) {
-    return Bad(kCertificate, files.certificate_path, "a chain of certificates in PEM");
+    return Bad(kCertificate, files.certificate_path, kChain);
   }
-  KVBLEND_ASSIGN_OR_RETURN(const PemFile key, PemFile::Open(kKey, files.key_path));
+  KVBLEND_ASSIGN_OR_RETURN(const PemFile key, PemFile::Open(kKey, files.key_path, kItsKey));
   if (SSL_CTX_use_PrivateKey_file(raw, key.name(), SSL_FILETYPE_PEM) != 1 ||
       SSL_CTX_check_private_key(raw) != 1) {
-    return Bad(kKey, files.key_path, "the key of --tls-certificate in PEM");
+    return Bad(kKey, files.key_path, kItsKey);
   }
   if (!files.client_ca_path.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(const PemFile client_ca, PemFile::Open(kClientCa, files.client_ca_path));
+    KVBLEND_ASSIGN_OR_RETURN(const PemFile client_ca,
+                             PemFile::Open(kClientCa, files.client_ca_path, kAuthorities));
     STACK_OF(X509_NAME)* names = SSL_load_client_CA_file(client_ca.name());
     if (names == nullptr || SSL_CTX_load_verify_locations(raw, client_ca.name(), nullptr) != 1) {
       sk_X509_NAME_pop_free(names, X509_NAME_free);
-      return Bad(kClientCa, files.client_ca_path, "certificates in PEM");
+      return Bad(kClientCa, files.client_ca_path, kAuthorities);
     }
     SSL_CTX_set_client_CA_list(raw, names);
     SSL_CTX_set_verify(raw, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
