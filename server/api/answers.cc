@@ -6,6 +6,7 @@
 #include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
+#include "server/convert/parse_message.h"
 #include "server/openai/error.h"
 
 namespace kvblend::server {
@@ -38,6 +39,10 @@ HttpResponse JsonResponse(std::string body) {
 
 absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names) {
   std::string problem = QueryProblem(request.query, names);
+  // As Protobuf has it of the same fields in a body.
+  for (auto name = names.begin(); problem.empty() && name != names.end(); ++name) {
+    problem = Utf8Problem(std::string(*name), QueryValue(request.query, std::string(*name)));
+  }
   return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(std::move(problem));
 }
 

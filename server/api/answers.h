@@ -18,7 +18,8 @@ namespace kvblend::server {
 
 HttpResponse JsonResponse(std::string body);
 
-/// kInvalidArgument for a query with a name that is not among `names`: whoever writes ?namespace= means it.
+/// kInvalidArgument for a query with a name that is not among `names`, as whoever writes ?namespace= means it, or with a value that is not
+/// UTF-8.
 absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names);
 
 /// The error of a call, with Retry-After where trying again helps.

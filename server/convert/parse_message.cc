@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -32,10 +33,8 @@ std::string FindBadString(std::string_view bytes, const Descriptor& descriptor, 
     if (declared->is_repeated()) absl::StrAppend(&path, "[", seen[field.number()]++, "]");
     const std::string& value = field.length_delimited();
     if (declared->type() == FieldDescriptor::TYPE_STRING) {
-      if (const auto offset = text::FirstInvalidUtf8(value)) {
-        return absl::StrCat(path, " is not valid UTF-8 at byte ", *offset, " of ", value.size(),
-                            "; allowed: UTF-8 text");
-      }
+      std::string problem = Utf8Problem(path, value);
+      if (!problem.empty()) return problem;
     } else if (declared->type() == FieldDescriptor::TYPE_MESSAGE) {
       std::string found = FindBadString(value, *declared->message_type(), absl::StrCat(path, "."));
       if (!found.empty()) return found;
@@ -45,6 +44,13 @@ std::string FindBadString(std::string_view bytes, const Descriptor& descriptor, 
 }
 
 }  // namespace
+
+std::string Utf8Problem(std::string_view field, std::string_view value) {
+  const std::optional<size_t> offset = text::FirstInvalidUtf8(value);
+  if (!offset.has_value()) return "";
+  return absl::StrCat(absl::string_view(field.data(), field.size()), " is not valid UTF-8 at byte ", *offset,
+                      " of ", value.size(), "; allowed: UTF-8 text");
+}
 
 absl::Status ParseMessage(std::string_view bytes, google::protobuf::Message* message) {
   const std::string& name = message->GetDescriptor()->full_name();

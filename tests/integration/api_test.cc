@@ -219,7 +219,7 @@ TEST_F(ApiTest, ChunksAreStoredListedAndRemoved) {
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=x")->status, 400);
   EXPECT_EQ(client_->Get("/v1/chunks?page_size=5000")->status, 400);
   // What is not known is not overlooked: it would have been another namespace.
-  for (const char* query : {"?namspace=n", "?namespace=n&namespace=m", "?namespace=%zz"}) {
+  for (const char* query : {"?namspace=n", "?namespace=n&namespace=m", "?namespace=%zz", "?namespace=%ff"}) {
     EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks", query))->status, 400) << query;
     EXPECT_EQ(client_->Get(absl::StrCat("/v1/chunks/", key, query))->status, 400) << query;
     EXPECT_EQ(client_->Delete(absl::StrCat("/v1/chunks/", key, query))->status, 400) << query;
