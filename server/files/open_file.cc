@@ -77,20 +77,21 @@ absl::Status AwaitWriter(int fd, const std::string& path, absl::Duration patienc
 }  // namespace
 
 absl::StatusOr<Descriptor> OpenToRead(const std::string& path, Allowed allowed, absl::Duration patience) {
+  const auto refused = [&](const std::string& why) {
+    return CannotRead(path, why, "; allowed: ", NamesOf(allowed));
+  };
   Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (file.get() < 0) {
     const int error = errno;
-    if (error == ENOENT)
-      return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(error)));
-    if (error == ENXIO && IsSocket(path))
-      return CannotRead(path, "it is a socket; allowed: ", NamesOf(allowed));
-    return CannotRead(path, Reason(error));
+    if (error == ENXIO && IsSocket(path)) return refused("it is a socket");
+    const absl::Status status = refused(Reason(error));
+    return error == ENOENT ? absl::NotFoundError(status.message()) : status;
   }
   struct stat found;
-  if (fstat(file.get(), &found) != 0) return CannotRead(path, Reason(errno));
+  if (fstat(file.get(), &found) != 0) return refused(Reason(errno));
   const bool is_stream = S_ISFIFO(found.st_mode) || S_ISCHR(found.st_mode) || S_ISBLK(found.st_mode);
   if (!S_ISREG(found.st_mode) && !(is_stream && allowed == Allowed::kFileOrStream)) {
-    return CannotRead(path, "it is ", KindOf(found.st_mode), "; allowed: ", NamesOf(allowed));
+    return refused(absl::StrCat("it is ", KindOf(found.st_mode)));
   }
   if (S_ISFIFO(found.st_mode)) KVBLEND_RETURN_IF_ERROR(AwaitWriter(file.get(), path, patience));
   MakeBlocking(file.get());  // reading a pipe without writers does not wait

@@ -26,7 +26,7 @@ enum class Allowed {
 
 /// Opens a file that is there, to be read. What it is is asked of the open file, so that nobody can put another in its place meanwhile.
 /// A pipe is opened when there is something in it; one that nobody has opened for writing within `patience` is refused. kNotFound: there is
-/// none; otherwise kInvalidArgument.
+/// none; otherwise kInvalidArgument. Messages end with what is allowed.
 absl::StatusOr<Descriptor> OpenToRead(const std::string& path, Allowed allowed,
                                       absl::Duration patience = kPipePatience);
 

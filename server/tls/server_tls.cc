@@ -9,9 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
 #include "server/files/open_file.h"
 #include "spdlog/spdlog.h"
@@ -41,11 +39,7 @@ class PemFile {
   static absl::StatusOr<PemFile> Open(const char* flag, const std::string& path, const char* allowed) {
     auto file = OpenToRead(path, Allowed::kFile);
     if (file.ok()) return PemFile(*std::move(file));
-    const absl::string_view why =
-        absl::StripPrefix(file.status().message(), absl::StrCat("cannot read ", path, ": "));
-    return absl::InvalidArgumentError(absl::StrCat(flag, " is '", path, "': ", why,
-                                                   absl::StrContains(why, "; allowed: ") ? "" : "; allowed: ",
-                                                   absl::StrContains(why, "; allowed: ") ? "" : allowed));
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", file.status().message(), " with ", allowed));
   }
   const char* name() const { return name_.c_str(); }
 

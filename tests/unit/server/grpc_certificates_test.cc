@@ -65,9 +65,10 @@ TEST(MemoryFileTest, ReadersSeeWholeContentsAndNoticeWhenTheyChange) {
 TEST(TlsContextTest, OfAFileThatCannotBeReadTheSystemsWordsAreTold) {
   const auto context = LoadTlsContext(
       {.certificate_path = "/nowhere/server.pem", .key_path = "/nowhere/server.key", .client_ca_path = ""});
-  EXPECT_EQ(context.status().message(),
-            "--tls-certificate is '/nowhere/server.pem': No such file or directory; allowed: a chain of "
-            "certificates in PEM");
+  EXPECT_EQ(
+      context.status().message(),
+      "--tls-certificate: cannot read /nowhere/server.pem: No such file or directory; allowed: a regular file "
+      "with a chain of certificates in PEM");
 }
 
 }  // namespace
