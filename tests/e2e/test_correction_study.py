@@ -77,3 +77,40 @@ def test_pairs_of_a_model_are_read_as_they_were_written(tmp_path, monkeypatch):
     assert study.returncode == 0, study.stderr
     offset = re.search(r"\| offset \| ([\d.]+)% \|", study.stdout)
     assert offset and 0 < float(offset[1]) < 110, study.stdout
+
+
+def prompts_in(folder, passages):
+    done = run("prompt_kv", MODEL, folder, "--data", SAMPLE, "--n", "3", "--passages", str(passages))
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.mark.skipif(not (BIN_DIR / "prompt_kv").exists(), reason="built without benchmarks")
+def test_of_a_prompt_what_is_reused_stands_beside_what_full_prefill_has(tmp_path):
+    folder = prompts_in(tmp_path / "prompts", 2)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(f"{n}.{kind}" for n in range(3) for kind in ("json", "kv"))
+    about = json.loads((folder / "1.json").read_text())
+    begin, (chunk,) = about["question_begin"], about["chunks"]
+    assert len(about["answer"]) == 16 and 0 < chunk[0] < sum(chunk) <= begin < len(about["tokens"])
+    kv = np.fromfile(folder / "1.kv", dtype="<f2").astype(np.float32).reshape(30, 2, begin, 384)
+    stored, fresh = kv[:, 0], kv[:, 1]
+    assert (stored[:, :chunk[0]] == fresh[:, :chunk[0]]).all()
+    apart = np.abs(stored - fresh)[:, chunk[0]:sum(chunk)].mean((1, 2)) / np.abs(fresh).mean((1, 2))
+    assert apart[0] < 0.02 and (apart[8:] > 0.05).all(), apart
+
+
+@pytest.mark.skipif(not (BIN_DIR / "prompt_kv").exists(), reason="built without benchmarks")
+def test_a_model_written_elsewhere_finds_the_divergence_that_gradients_lower(tmp_path):
+    for package in ("jax", "gguf"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    folder, correction = prompts_in(tmp_path / "prompts", 2), tmp_path / "sample.kvcorrection"
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--attention-passes", "0",
+               "--output", correction)
+    assert done.returncode == 0, done.stderr
+    done = run(sys.executable, ROOT / "tests/bench/models/correction_gradients.py", MODEL, correction, "--fit", folder,
+               "--judge", folder, "--passes", "4")
+    assert done.returncode == 0, done.stderr
+    row = re.search(r"\| prompts \| 3 \| ([\d.]+) \| ([\d.]+) \| [\d.]+ \| ([\d.]+) \|", done.stdout)
+    assert row, done.stdout
+    stored, corrected, tuned = map(float, row.groups())
+    assert 0 < tuned < corrected < stored < 1, done.stdout

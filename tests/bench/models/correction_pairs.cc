@@ -8,8 +8,6 @@
 // and pairs.json: what was asked, the number of channels, what kvblend's own fit would take (rank, ridge), [file, question] of
 // each prompt, [prompt, begin] of each chunk, and [chunk, place] of each pair (kernels/kv_correction_place.h).
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -21,28 +19,19 @@
 #include "base/status_macros.h"
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/pair_moments.h"
-#include "engine/prompt/prompt_layout.h"
-#include "engine/runtime/model_runtime.h"
 #include "engine/serve/calibration/placed_prompt.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "kernels/kv_correction_place.h"
 #include "nlohmann/json.hpp"
-#include "server/cli/bench/dataset.h"
-#include "server/convert/requests.h"
-#include "tests/bench/arguments.h"
+#include "tests/bench/models/questions.h"
 
 namespace kvblend {
 namespace {
 
 constexpr int32_t kFirstTokens = 4;
 
-struct Options {
-  EngineOptions engine;
-  std::string folder;
-  std::vector<std::string> data;
-  std::vector<int> passages = {5};  // one for all files, or one for each
+struct Options : QuestionOptions {
   std::vector<int> layers;
-  size_t first = 0, n = 0;
   int32_t every = 4;
 };
 
@@ -91,15 +80,7 @@ class PairWriter {
     for (const int layer : options.layers) files_.emplace_back(absl::StrCat(options.folder, "/", layer));
   }
 
-  absl::Status Add(const server::cli::BenchQuestion& question, int passages,
-                   const std::vector<size_t>& whence) {
-    v1::GenerateRequest wire;
-    *wire.mutable_prompt() = server::cli::MakePrompt(question, passages);
-    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, server::FromProto(std::move(wire)));
-    KVBLEND_ASSIGN_OR_RETURN(
-        const prompt::PromptLayout layout,
-        prompt::BuildPromptLayout(request.prompt, *runtime_.tokenizer, *runtime_.chat_template,
-                                  {.max_prompt_tokens = runtime_.max_context_tokens, .max_chunks = 1 << 16}));
+  absl::Status Add(const prompt::PromptLayout& layout, const std::vector<size_t>& whence) {
     const size_t first_chunk = chunks_.size();
     KVBLEND_RETURN_IF_ERROR(placed_.VisitLayers(
         layout, /*answer=*/{},
@@ -180,11 +161,7 @@ class PairWriter {
 };
 
 absl::Status Run(Options options) {
-  if (options.passages.size() != 1 && options.passages.size() != options.data.size()) {
-    return absl::InvalidArgumentError("--passages: one number, or one for each file of --data");
-  }
-  options.engine.correction = "none";
-  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options.engine));
+  KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, LoadForQuestions(options));
   for (const int layer : options.layers) {
     if (layer < 0 || layer >= runtime->config.num_layers) {
       return absl::InvalidArgumentError(
@@ -193,21 +170,11 @@ absl::Status Run(Options options) {
   }
   KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
                            store::ChunkStore::Create({.byte_budget = options.engine.chunk_store_bytes}));
-  std::error_code error;
-  std::filesystem::create_directories(options.folder, error);
-  if (error) return absl::UnavailableError(absl::StrCat(options.folder, ": ", error.message()));
   PairWriter writer(*runtime, *chunk_store, options);
-  for (size_t file = 0; file < options.data.size(); ++file) {
-    KVBLEND_ASSIGN_OR_RETURN(const auto questions, server::cli::LoadQuestions(options.data[file]));
-    const int passages = options.passages[options.passages.size() == 1 ? 0 : file];
-    const size_t end =
-        options.n == 0 ? questions.size() : std::min(questions.size(), options.first + options.n);
-    for (size_t q = options.first; q < end; ++q) {
-      std::fprintf(stderr, "\r%s: question %zu of %zu", options.data[file].c_str(), q + 1, end);
-      KVBLEND_RETURN_IF_ERROR(writer.Add(questions[q], passages, {file, q}));
-    }
-    std::fprintf(stderr, "\n");
-  }
+  KVBLEND_RETURN_IF_ERROR(ForEachQuestion(*runtime, options, /*behind=*/0,
+                                          [&](const prompt::PromptLayout& layout, size_t file, size_t q) {
+                                            return writer.Add(layout, {file, q});
+                                          }));
   return writer.Finish();
 }
 
@@ -217,21 +184,11 @@ absl::Status Run(Options options) {
 int main(int argc, char** argv) {
   kvblend::Options options;
   CLI::App app("Pairs of stored KV and full prefill's, for correction_study.py");
-  app.add_option("MODEL", options.engine.model_path, "GGUF file")->required();
-  app.add_option("FOLDER", options.folder, "where the pairs go")->required();
-  app.add_option("--data", options.data, "JSON lists of {question, answers[], ctxs: [{title, text}]}")
-      ->required();
-  app.add_option("--passages", options.passages, "per question, a number for all files or one for each")
-      ->delimiter(',')
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
+  kvblend::AddQuestionOptions(app, options);
   app.add_option("--layers", options.layers, "whose pairs are written")->delimiter(',')->required();
-  app.add_option("--first", options.first, "begin with this question of each file")->capture_default_str();
-  app.add_option("--n", options.n, "so many questions of each file; 0: all")->capture_default_str();
   app.add_option("--every", options.every, "one of so many tokens stands for all")
       ->check(kvblend::Count())
       ->capture_default_str();
-  app.add_option("--threads", options.engine.num_threads, "0: one per processor")->check(kvblend::Count(0));
   kvblend::ParseOrExit(app, argc, argv);
   return kvblend::ExitCode(kvblend::Run(std::move(options)));
 }
