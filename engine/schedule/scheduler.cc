@@ -180,7 +180,7 @@ absl::Status Scheduler::Drain(absl::Time deadline) {
   const size_t queued = rest.size();
   AbandonAtShutdown(std::move(rest));
   return absl::DeadlineExceededError(absl::StrCat("the drain deadline passed with ", queued,
-                                                  " jobs queued, cancelled now, and ", running, " running"));
+                                                  " jobs queued, given up now, and ", running, " running"));
 }
 
 int32_t Scheduler::waiting(Lane lane) const {

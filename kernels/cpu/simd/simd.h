@@ -236,7 +236,7 @@ void CorrectStoredRowsBf16(const CorrectionWeights& weights, int64_t first_token
 
 // --- pack_kv.cc; tiles.h describes the layout, `rows` have its type and are head_dim apart ---
 
-/// Keys as columns [column, column + num_keys) of a panel, which has so many.
+/// Keys as columns [column, column + num_keys) of a panel; all of them lie within it.
 void PackKeys(const void* rows, int64_t num_keys, int64_t head_dim, int64_t elements_per_word,
               uint32_t* panel, int64_t column);
 /// The values of num_keys keys, an even number unless they are the last. out: where the first of them belongs

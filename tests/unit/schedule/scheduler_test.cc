@@ -319,7 +319,7 @@ TEST_F(SchedulerTest, DrainGivesUpAtItsDeadline) {
   clock_.Advance(absl::Seconds(30));
   drain.join();
   EXPECT_EQ(drained.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(drained.message(), HasSubstr("2 jobs queued, cancelled now, and 1 running"));
+  EXPECT_THAT(drained.message(), HasSubstr("2 jobs queued, given up now, and 1 running"));
   EXPECT_EQ(queued->abandoned.code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(background->abandoned.code(), absl::StatusCode::kUnavailable);
   gate_.Notify();
