@@ -1,6 +1,7 @@
 """The four clients against a running server. What one says the others have to say as well: gRPC's messages are the yardstick."""
 
 import asyncio
+import math
 
 import pytest
 
@@ -204,6 +205,14 @@ def test_a_call_may_have_a_timeout_of_its_own(client):
         client.generate(QUESTION, sampling=kvblend.SamplingOptions(max_tokens=1900, ignore_eos=True), timeout=0.5)
     assert caught.value.code == "DEADLINE_EXCEEDED"
     assert client.generate(QUESTION, sampling=SAMPLING, timeout=300).text
+
+
+def test_a_timeout_without_end_is_none(client):
+    for timeout in (1e300, math.inf):
+        assert client.generate(QUESTION, sampling=SAMPLING, timeout=timeout).text
+        assert client.split("A text.", timeout=timeout) == ["A text."]
+    with pytest.raises(ValueError, match="timeout is nan; allowed: a number of seconds"):
+        client.generate(QUESTION, timeout=math.nan)
 
 
 def test_puts_have_labels_of_their_own_and_a_place_in_the_line(client, namespace):

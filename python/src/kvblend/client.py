@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -16,6 +17,16 @@ Response = TypeVar("Response", bound=Message)
 Blocking = TypeVar("Blocking", bound="Client")
 Asynchronous = TypeVar("Asynchronous", bound="AsyncClient")
 DEFAULT_TIMEOUT_SECONDS = 600.0
+MAX_TIMEOUT_SECONDS = 365 * 86400.0
+
+
+def timeout_of(seconds: float | None) -> float | None:
+    """At most a year, even of math.inf: with much more, calls over gRPC end at once, and clocks overflow."""
+    if seconds is None:
+        return None
+    if math.isnan(seconds):
+        raise ValueError("timeout is nan; allowed: a number of seconds")
+    return min(seconds, MAX_TIMEOUT_SECONDS)
 
 
 def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from kvblend import errors
-from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
 from kvblend.prompts import enum_of
 from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, admin_pb2_grpc, chunks_pb2, chunks_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -28,7 +28,7 @@ def _credentials(tls: bool, certificates: Certificates) -> grpc.ChannelCredentia
 
 
 def _within(call: dict[str, Any], timeout: float | None) -> dict[str, Any]:
-    return call if timeout is None else call | {"timeout": timeout}
+    return call if timeout is None else call | {"timeout": timeout_of(timeout)}
 
 
 def _correction_request(action: str | int) -> admin_pb2.UpdateCorrectionRequest:
@@ -48,7 +48,7 @@ class GrpcClient(Client):
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.insecure_channel(target, _OPTIONS))
-        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
+        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout_of(timeout)}
         self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
@@ -118,7 +118,7 @@ class AsyncGrpcClient(AsyncClient):
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.aio.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.aio.insecure_channel(target, _OPTIONS))
-        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout}
+        self._call: dict[str, Any] = {"metadata": _metadata(api_key), "timeout": timeout_of(timeout)}
         self._inference: Any = inference_pb2_grpc.InferenceStub(self._channel)
         self._chunks: Any = chunks_pb2_grpc.ChunksStub(self._channel)
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)

@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from kvblend import errors, openai_form
-from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
 from kvblend.errors import Error
 from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
@@ -33,7 +33,7 @@ def _options(base_url: str, api_key: str | None, timeout: float, certificates: C
     _check_url(base_url)
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     # Those who know OpenAI's clients give the URL with /v1.
-    return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout,
+    return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout_of(timeout),
             "verify": certificates.for_http(base_url)}
 
 
@@ -41,8 +41,8 @@ class _Deadline:
     """The end of a call that may take no longer than `timeout` seconds; None: as long as bytes come in time."""
 
     def __init__(self, timeout: float | None) -> None:
-        self.timeout = timeout
-        self.end = None if timeout is None else time.monotonic() + timeout
+        self.timeout = timeout_of(timeout)
+        self.end = None if self.timeout is None else time.monotonic() + self.timeout
 
     def waits(self) -> dict[str, Any]:
         """What httpx is told of each wait."""
