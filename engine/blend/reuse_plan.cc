@@ -107,6 +107,7 @@ class Matcher {
   void LookUpIn(std::string_view name, std::vector<Wanted>& wanted) {
     if (wanted.empty()) return;
     std::vector<ChunkKey> keys;
+    keys.reserve(wanted.size());
     for (const Wanted& one : wanted) keys.push_back(AddressOf(name, one).key);
     TakeFound(chunk_store_.Lookup(keys, plan_.reads.get()), wanted);
   }
@@ -115,6 +116,7 @@ class Matcher {
   void LookUpAnyAnchorIn(std::string_view name, std::vector<Wanted>& wanted) {
     if (wanted.empty()) return;
     std::vector<ContentKey> content_keys;
+    content_keys.reserve(wanted.size());
     for (const Wanted& one : wanted) content_keys.push_back(AddressOf(name, one).content_key);
     for (PlannedSpan* span :
          TakeFound(chunk_store_.LookupAnyAnchor(content_keys, plan_.reads.get()), wanted)) {

@@ -32,6 +32,7 @@ namespace kvblend::store {
 struct ReadPriority {
   uint64_t prompt = 0;
   int32_t layer = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is no literal 0
   friend auto operator<=>(const ReadPriority&, const ReadPriority&) = default;
 };
 
@@ -128,6 +129,7 @@ class LowerTier {
   /// Called with an entry that is being evicted though it was asked for more than once, while it can still be
   /// read; `frequency` as PutOptions means it. Any thread of the tier, no lock held. Set once, before use.
   using EvictionListener = std::function<void(std::shared_ptr<LowerTierEntry> entry, int64_t frequency)>;
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): tiers that evict keep it
   virtual void SetEvictionListener(EvictionListener /*listener*/) {}
 
  protected:

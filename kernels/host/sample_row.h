@@ -11,6 +11,7 @@ namespace kvblend::kernels {
 
 /// e^x for x <= 0 (or -infinity) in units of 2^-bits, rounded to the nearest, halves up.
 inline uint64_t WeightOf(double x, int bits) {
+  // NOLINTNEXTLINE(bugprone-incorrect-roundings): what the sum rounds is less than the halves that go up anyway
   return static_cast<uint64_t>(DeterministicExp(x) * static_cast<double>(uint64_t{1} << bits) + 0.5);
 }
 

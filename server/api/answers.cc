@@ -43,7 +43,7 @@ absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::
   for (auto name = names.begin(); problem.empty() && name != names.end(); ++name) {
     problem = Utf8Problem(std::string(*name), QueryValue(request.query, std::string(*name)));
   }
-  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(std::move(problem));
+  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problem);
 }
 
 HttpResponse ErrorResponse(const absl::Status& status) {

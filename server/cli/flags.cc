@@ -133,7 +133,7 @@ void AddConnectionFlags(CLI::App& command, InProcess in_process, Connection& con
   // wish.
   command.parse_complete_callback([server, model, &command, &engine] {
     const auto given = [&](const CLI::Option* option) {
-      const auto parsed = command.parse_order();
+      const auto& parsed = command.parse_order();
       return std::find(parsed.begin(), parsed.end(), option) != parsed.end();
     };
     if (given(server) && given(model)) throw CLI::ValidationError("--server and --model exclude each other");

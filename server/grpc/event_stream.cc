@@ -269,7 +269,7 @@ void EventStream::Advance() {
     busy_ = true;
     busy_since_ = SteadyNow();
     if (!finish) {
-      sending_ = std::move(unsent_.front());
+      sending_.Swap(&unsent_.front());
       unsent_.pop_front();
       sending_bytes_ = sending_.Length();
       unsent_bytes_ -= sending_bytes_;

@@ -149,7 +149,7 @@ void Connection::Dispatch() {
   asio::post(core_->handlers.at(handler_kind_),
              [handler = handler_, request = std::move(request), answer, body = std::move(body_)]() mutable {
                // Whoever did not wait for the thread wants no answer.
-               if (!answer->gone()) (*handler)(std::move(request), std::move(answer));
+               if (!answer->gone()) (*handler)(std::move(request), answer);
                body = nullptr;
              });
   Read();  // notices when the client goes

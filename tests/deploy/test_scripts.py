@@ -1,6 +1,7 @@
 """The shell scripts parse, explain themselves, and refuse what they do not know."""
 
 import os
+import shutil
 import unittest
 
 from project import ROOT, read, run
@@ -41,6 +42,11 @@ class ScriptsTest(unittest.TestCase):
             done = run(os.path.join(ROOT, script), argument)
             self.assertEqual(2, done.returncode, script)
             self.assertIn(named, done.stderr, script)
+
+    @unittest.skipUnless(shutil.which("clang-tidy-14"), "clang-tidy-14 is not installed")
+    def test_clang_tidy_reads_a_file_whatever_the_release_build_precompiled(self):
+        done = run("tests/lint.sh", "--tidy", "engine/schedule/queue_pace.cc")
+        self.assertEqual(0, done.returncode, done.stdout + done.stderr)
 
     def test_ci_runs_the_tests_of_the_readme(self):
         self.assertIn("./tests/run.sh --lint --sanitizers=asan --fuzz=", read(".ci/run"))

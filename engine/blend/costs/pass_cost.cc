@@ -116,6 +116,7 @@ std::optional<PassCost> PassCostFit::Fit() const {
   // Huber's weights: errors beyond what is usual count linearly, not squared.
   for (int round = 0; round < 5; ++round) {
     std::vector<double> errors;
+    errors.reserve(equations.size());
     for (const Equation& equation : equations) errors.push_back(std::abs(equation.Error(cost)));
     std::vector<double> sorted = errors;
     std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());

@@ -114,6 +114,7 @@ absl::StatusOr<SafeTensor> HeaderReader::Read(const std::string& tensor_name,
 
 absl::Status CheckNoOverlap(const std::vector<SafeTensor>& tensors, std::string_view name) {
   std::vector<const SafeTensor*> by_place;
+  by_place.reserve(tensors.size());
   for (const SafeTensor& tensor : tensors) by_place.push_back(&tensor);
   std::sort(by_place.begin(), by_place.end(),
             [](const SafeTensor* a, const SafeTensor* b) { return a->data.data() < b->data.data(); });

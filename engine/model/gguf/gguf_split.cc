@@ -44,7 +44,7 @@ absl::StatusOr<std::optional<int64_t>> FindSplitKey(const GgufContents& contents
 
 std::string SplitEnding(int64_t number, int64_t count) {
   char text[64];
-  std::snprintf(text, sizeof(text), "-%05lld-of-%05lld.gguf", static_cast<long long>(number + 1),
+  std::snprintf(text, sizeof(text), "-%05lld-of-%05lld.gguf", static_cast<long long>(number) + 1,
                 static_cast<long long>(count));
   return text;
 }

@@ -21,7 +21,7 @@ struct DiskTierStats {
   bool disk_full = false;
   bool write_failing = false;
   bool read_failing = false;
-  std::string_view reader = "";  // "io_uring" or "threads"
+  std::string_view reader;  // "io_uring" or "threads"
 
   // When opened.
   int64_t found_entries = 0;

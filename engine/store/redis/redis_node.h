@@ -38,6 +38,7 @@ struct CommandPriority {
   bool bulk = false;  // looking something up goes before reading layers
   uint64_t prompt = 0;
   int32_t layer = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is no literal 0
   friend auto operator<=>(const CommandPriority&, const CommandPriority&) = default;
 };
 

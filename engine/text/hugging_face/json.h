@@ -18,8 +18,7 @@ absl::StatusOr<nlohmann::json> ParseJson(std::string_view bytes, std::string_vie
 /// tokenizers. Wrong types are kInvalidArgument naming the document and the path of the value.
 class JsonValue {
  public:
-  JsonValue(std::string_view document, const nlohmann::json& json)
-      : document_(document), path_(), json_(&json) {}
+  JsonValue(std::string_view document, const nlohmann::json& json) : document_(document), json_(&json) {}
 
   bool is_null() const { return json_->is_null(); }
   bool is_string() const { return json_->is_string(); }

@@ -54,6 +54,7 @@ absl::StatusOr<Value> Value::Dict(Pairs pairs) {
   return Value(Data(std::shared_ptr<const DictData>(std::move(data))));
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): its values are moved out of it
 absl::StatusOr<Value> Value::Namespace(Pairs pairs) {
   Value value(Data(NamespaceData{std::make_shared<DictData>()}));
   for (auto& [name, item] : pairs) KVBLEND_RETURN_IF_ERROR(value.SetAttribute(name, std::move(item)));

@@ -54,7 +54,7 @@ class ScratchPool {
     Lease(ScratchPool* pool, AlignedBytes data, size_t size)
         : pool_(pool), data_(std::move(data)), size_(size) {}
     Lease(Lease&&) = default;
-    Lease& operator=(Lease&& other) {
+    Lease& operator=(Lease&& other) noexcept {
       std::swap(pool_, other.pool_);
       std::swap(data_, other.data_);
       std::swap(size_, other.size_);

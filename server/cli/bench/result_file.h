@@ -15,6 +15,7 @@
 
 namespace kvblend::server::cli {
 
+// NOLINTNEXTLINE(bugprone-exception-escape): moving JSON throws nothing
 struct SavedResults {
   RunSettings settings;
   std::vector<FinishedQuestion> questions;

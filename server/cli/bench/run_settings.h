@@ -12,6 +12,7 @@
 namespace kvblend::server::cli {
 
 /// Which questions were asked is no part of it, nor where their chunks were stored meanwhile.
+// NOLINTNEXTLINE(bugprone-exception-escape): moving JSON throws nothing
 struct RunSettings {
   OrderedJson engine;  // what computed: version, model, backend, formats of KV, correction
   BenchOptions options;

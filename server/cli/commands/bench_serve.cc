@@ -91,6 +91,7 @@ absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchData> data, LoadBenchData(flags.data));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchTask> tasks, SelectTasks(data, flags.first, flags.n, {}));
   std::vector<BenchQuestion> questions;
+  questions.reserve(tasks.size());
   for (const BenchTask& task : tasks) questions.push_back(task.question);
   KVBLEND_ASSIGN_OR_RETURN(const ConversationOptions asked, MakeConversationOptions(flags));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<Conversation> conversations,

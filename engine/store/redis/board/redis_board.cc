@@ -23,6 +23,7 @@ class BoardKeys {
   std::string Part(int32_t part) const { return absl::StrCat(prefix_, part); }
   std::vector<std::string> Parts(int32_t num_parts) const {
     std::vector<std::string> names;
+    names.reserve(num_parts);
     for (int32_t part = 0; part < num_parts; ++part) names.push_back(Part(part));
     return names;
   }
