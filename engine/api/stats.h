@@ -130,7 +130,7 @@ struct EngineStats {
   int64_t tokens_waiting = 0;         // of the waiting requests
   double predicted_wait_seconds = 0;  // until all of them have had their turn
   int32_t requests_running = 0;
-  int32_t sequences_decoding = 0;     // running requests whose answers get a token per step
+  int32_t sequences_decoding = 0;     // running requests whose answers are being written
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps
   int64_t preemptions = 0;            // since start: answers that had to give up their pages, and go on later

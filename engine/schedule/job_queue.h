@@ -29,6 +29,10 @@ inline constexpr int kNumLanes = 3;
 enum class Priority : uint8_t { kHigh, kNormal, kLow };
 inline constexpr std::array kPriorities = {Priority::kHigh, Priority::kNormal, Priority::kLow};
 
+/// How lanes share the time, and the priorities of a lane its part of it, by their numbers.
+inline constexpr std::array<double, 3> kTimeShares = {16, 4, 1};
+static_assert(kTimeShares.size() == kNumLanes && kTimeShares.size() == kPriorities.size());
+
 using JobId = int64_t;
 
 class JobQueue {

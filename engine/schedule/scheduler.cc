@@ -14,10 +14,6 @@
 namespace kvblend::schedule {
 namespace {
 
-// How much a second of work counts, by lane, and by priority within a lane.
-constexpr std::array<double, kNumLanes> kSecondCounts = {1.0 / 16, 1.0 / 4, 1};
-static_assert(kPriorities.size() == kSecondCounts.size());
-
 // Lanes, and priorities, are compared by what they will have had after another turn of this length, so that those that have
 // just begun come in their order.
 constexpr double kTurnSeconds = 0.05;
@@ -27,9 +23,10 @@ std::string NameOf(Enum value) {
   return std::string(1, static_cast<char>('0' + static_cast<int>(value)));
 }
 
+// How much a second of work counts, by lane, and by priority within a lane.
 template <typename Enum>
 double SecondCounts(Enum value) {
-  return kSecondCounts[static_cast<size_t>(value)];
+  return 1 / kTimeShares[static_cast<size_t>(value)];
 }
 
 template <typename Enum>

@@ -55,18 +55,6 @@ EngineInfo MakeInfo(const ModelRuntime& runtime, const EngineOptions& options, d
 // Both rooms are of pages: those of a decode batch, and those of one context for all other work.
 constexpr int32_t kRoomOfAnswers = 0, kRoomOfWork = 1;
 
-schedule::Priority PriorityOf(const Caller& caller) {
-  switch (caller.priority) {
-    case Priority::kHigh:
-      return schedule::Priority::kHigh;
-    case Priority::kLow:
-      return schedule::Priority::kLow;
-    case Priority::kNormal:
-      break;
-  }
-  return schedule::Priority::kNormal;
-}
-
 std::unique_ptr<CorrectionLearning> MakeLearning(const EngineOptions& options, ModelRuntime& runtime,
                                                  store::ReplicaBoard* board) {
   if (options.correction == "none" || options.learn_correction == Name(LearningState::kOff)) return nullptr;

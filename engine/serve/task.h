@@ -11,11 +11,24 @@
 #include "engine/api/request.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/schedule/cancellation.h"
+#include "engine/schedule/job_queue.h"
 #include "engine/serve/prefetcher.h"
 #include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/sequences/prompt_runner.h"
 
 namespace kvblend {
+
+inline schedule::Priority PriorityOf(const Caller& caller) {
+  switch (caller.priority) {
+    case Priority::kHigh:
+      return schedule::Priority::kHigh;
+    case Priority::kLow:
+      return schedule::Priority::kLow;
+    case Priority::kNormal:
+      break;
+  }
+  return schedule::Priority::kNormal;
+}
 
 /// Advance is called until it returns false, and so again while the task is unfinished(). If that is never going to
 /// begin, Abandon is called in its place. If decoding() is set at the end, a DecodeBatch carries that sequence on.

@@ -71,7 +71,8 @@ void AddProcess(double start_unix_seconds, FamilyList list) {
 void AddEngine(const EngineStats& stats, FamilyList list) {
   list.Gauge("num_requests_running", "Requests being worked on.", stats.requests_running);
   list.Gauge("num_requests_waiting", "Requests waiting for their turn.", stats.requests_waiting);
-  list.Gauge("num_sequences_decoding", "Answers being decoded together, one token each per step.",
+  list.Gauge("num_sequences_decoding",
+             "Answers being decoded together; more than max-batch-size take turns in the steps.",
              stats.sequences_decoding);
   list.Counter("decode_steps_total", "Steps of decoding, each a token for every answer in it.",
                stats.decode_steps);

@@ -7,16 +7,8 @@
 
 namespace kvblend {
 
-namespace {
-
-int32_t UrgencyOf(Priority priority) {
-  return priority == Priority::kHigh ? 1 : priority == Priority::kLow ? -1 : 0;
-}
-
-}  // namespace
-
 DecodeBatch::Claim DecodeBatch::ClaimOf(const Task& task) const {
-  return {.urgency = UrgencyOf(task.caller().priority),
+  return {.party = {PriorityOf(task.caller()), task.caller().fairness_key},
           .arrival = next_arrival_,
           .prompt_tokens = task.max_working_tokens(),
           .max_tokens = task.max_decoding_tokens()};
@@ -73,8 +65,13 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
   if (!paused_.empty()) return false;
   const size_t sequences = members_.size() + reserved_.size();
   if (sequences == 0) return true;
-  if (sequences >= static_cast<size_t>(options_.max_sequences)) return false;
   const Claim claim = ClaimOf(task);
+  if (sequences >= static_cast<size_t>(options_.max_sequences)) {
+    std::vector<Party> present;
+    for (const Member& member : members_) present.push_back(member.claim.party);
+    for (const auto& [other, reserved] : reserved_) present.push_back(reserved.party);
+    if (!turns_.MayJoin(std::move(present), claim.party)) return false;
+  }
   return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_) <=
          options_.max_pages;
 }
@@ -91,7 +88,8 @@ void DecodeBatch::Add(std::shared_ptr<Task> task) {
   const Claim claim = reserved_.extract(task.get()).mapped();
   const auto next = std::find_if(members_.begin(), members_.end(),
                                  [&](const Member& member) { return claim.IsBefore(member.claim); });
-  members_.insert(next, {.task = std::move(task), .sequence = sequence, .claim = claim});
+  members_.insert(next,
+                  {.task = std::move(task), .sequence = sequence, .claim = claim, .last_turn = num_turns_});
   CountSequences();
 }
 
@@ -133,8 +131,24 @@ void DecodeBatch::PauseLast() {
   paused_.insert(next, std::move(last));
 }
 
+void DecodeBatch::TakeTurns() {
+  std::vector<StepTurns::Answer> answers;
+  for (Member& member : members_) {
+    answers.push_back({member.claim.party, member.last_turn});
+    member.has_turn = false;
+  }
+  for (const size_t next : turns_.Next(answers)) {
+    members_[next].has_turn = true;
+    members_[next].last_turn = ++num_turns_;
+  }
+}
+
 void DecodeBatch::MakeRoom(Ended& ended) {
   for (size_t i = 0; i < members_.size();) {
+    if (!members_[i].has_turn) {
+      ++i;
+      continue;
+    }
     const int64_t tokens = int64_t{members_[i].sequence->num_tokens()} + 1;
     const int64_t missing = members_[i].sequence->prompt().pages->PagesToGrow(tokens);
     const auto fits = [&] { return missing == 0 || PagesHeld() + missing <= options_.max_pages; };
@@ -151,10 +165,13 @@ void DecodeBatch::MakeRoom(Ended& ended) {
 
 DecodeBatch::Rows DecodeBatch::PlanRows() {
   Rows rows;
-  auto num_rows = static_cast<int32_t>(members_.size());
-  int64_t free_pages = options_.max_pages - PagesHeld();
   for (Member& member : members_) {
-    DecodingSequence& sequence = *member.sequence;
+    if (member.has_turn) rows.members.push_back(&member);
+  }
+  auto num_rows = static_cast<int32_t>(rows.members.size());
+  int64_t free_pages = options_.max_pages - PagesHeld();
+  for (const Member* member : rows.members) {
+    DecodingSequence& sequence = *member->sequence;
     NextTokens& next = rows.next.emplace_back(
         NextTokens{&sequence.prompt(), {sequence.next_token()}, {}, sequence.attributed_chunks()});
     // Nobody is paused for guesses.
@@ -201,52 +218,57 @@ bool DecodeBatch::Deliver(DecodingSequence& sequence, const NextTokens& next, in
 }
 
 void DecodeBatch::TraceStep(const Rows& rows, const std::vector<int64_t>& begins) const {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    RequestTrace* trace = members_[i].task->caller().trace.get();
+  for (size_t i = 0; i < rows.members.size(); ++i) {
+    RequestTrace* trace = rows.members[i]->task->caller().trace.get();
     if (trace == nullptr) continue;
     const auto run = static_cast<int64_t>(rows.next[i].token_ids.size());
     trace->Add({.name = "decode step",
                 .begin = begins[i],
                 .end = trace->Now(),
-                .arguments = {RequestTrace::Argument{"sequences", static_cast<int64_t>(members_.size())},
+                .arguments = {RequestTrace::Argument{"sequences", static_cast<int64_t>(rows.members.size())},
                               {"rows", last_rows_},
                               {"guesses", run - 1}}});
   }
 }
 
 void DecodeBatch::Decode(Ended& ended) {
-  if (members_.empty()) return;
-  std::vector<int64_t> begins;
-  for (const Member& member : members_) begins.push_back(TraceNow(member.task->caller().trace.get()));
   const Rows rows = PlanRows();
+  if (rows.members.empty()) return;
+  std::vector<int64_t> begins;
+  for (const Member* member : rows.members) begins.push_back(TraceNow(member->task->caller().trace.get()));
   std::vector<std::vector<ChunkAttention>> attended;
   const absl::Time start = SteadyNow();
   const absl::StatusOr<std::vector<kernels::SampledToken>> sampled = runner_.ExtendAll(rows.next, &attended);
   const double seconds = absl::ToDoubleSeconds(SteadyNow() - start);
   step_cost_.Add(last_rows_, seconds);
-  for (size_t i = 0; i < members_.size(); ++i) {
+  for (size_t i = 0; i < rows.members.size(); ++i) {
     const auto share = static_cast<double>(rows.next[i].token_ids.size()) / last_rows_;
-    spent_.emplace_back(members_[i].task, share * seconds);
+    spent_.emplace_back(rows.members[i]->task, share * seconds);
   }
   TraceStep(rows, begins);
   // Counted before the client sees the tokens.
   if (sampled.ok()) counts_.steps.fetch_add(1, std::memory_order_relaxed);
   std::vector<Member> going = std::exchange(members_, {});
-  size_t row = 0;
-  for (size_t i = 0; i < going.size(); ++i) {
-    const size_t count = rows.next[i].token_ids.size();
-    if (!sampled.ok()) {
-      Stop(going[i], sampled.status(), ended);
+  size_t i = 0, row = 0;  // of those that had their turn
+  for (Member& member : going) {
+    if (!member.has_turn) {
+      members_.push_back(std::move(member));
       continue;
     }
-    const bool goes_on = Deliver(*going[i].sequence, rows.next[i], rows.match[i],
+    if (!sampled.ok()) {
+      Stop(member, sampled.status(), ended);
+      continue;
+    }
+    const size_t count = rows.next[i].token_ids.size();
+    const bool goes_on = Deliver(*member.sequence, rows.next[i], rows.match[i],
                                  absl::MakeConstSpan(*sampled).subspan(row, count),
                                  absl::MakeSpan(attended).subspan(row, count));
     row += count;
+    ++i;
     if (goes_on) {
-      members_.push_back(std::move(going[i]));
+      members_.push_back(std::move(member));
     } else {
-      End(going[i], ended);
+      End(member, ended);
     }
   }
 }
@@ -288,6 +310,7 @@ std::vector<std::shared_ptr<Task>> DecodeBatch::Step(absl::Duration resuming) {
   spent_.clear();
   DropCancelled(members_, ended);
   DropCancelled(paused_, ended);
+  TakeTurns();
   MakeRoom(ended);
   Decode(ended);
   Resume(resuming, ended);

@@ -10,6 +10,9 @@
 // is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). A prompt that is being prefilled is not
 // interrupted, so even the first one may have to give way to it; then it goes on when that prompt is done, whose answer
 // makes room for it. So the first one goes on before all others, and since none is let in before them, in the end all do.
+//
+// A step has at most max_rows sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
+// then sequences take turns; see step_turns.h.
 #pragma once
 
 #include <atomic>
@@ -26,6 +29,7 @@
 #include "engine/serve/sequences/answer_lengths.h"
 #include "engine/serve/sequences/decoding_sequence.h"
 #include "engine/serve/sequences/prompt_runner.h"
+#include "engine/serve/sequences/step_turns.h"
 #include "engine/serve/task.h"
 
 namespace kvblend {
@@ -34,7 +38,7 @@ namespace kvblend {
 class DecodeBatch {
  public:
   struct Options {
-    int32_t max_sequences = 8;
+    int32_t max_sequences = 8;     // in one step
     int64_t max_pages = 0;         // of all sequences together, their prompts' while these are prefilled too
     int32_t max_draft_tokens = 0;  // guessed tokens of one sequence in one step
     int32_t max_draft_rows = 0;    // rows of a step up to which guesses are added
@@ -42,7 +46,7 @@ class DecodeBatch {
 
   /// REQUIRES: max_pages are enough for the longest sequence, and the pool has them for this batch alone.
   DecodeBatch(PromptRunner& runner, const kv::PagePool& pool, const Options& options)
-      : runner_(runner), pool_(pool), options_(options) {}
+      : runner_(runner), pool_(pool), options_(options), turns_(options.max_sequences) {}
 
   /// Whether nothing is being decoded, nor waits to be again.
   bool empty() const { return members_.empty() && paused_.empty(); }
@@ -54,7 +58,7 @@ class DecodeBatch {
   /// Carries task->decoding() on from now on. REQUIRES: Reserve
   void Add(std::shared_ptr<Task> task);
 
-  /// A token for every sequence, or more; then, for so long about, work on those that were preempted. Returns the tasks
+  /// A token for every sequence that has its turn, or more; then, for so long about, work on those that were preempted. Returns the tasks
   /// that have ended.
   std::vector<std::shared_ptr<Task>> Step(absl::Duration resuming);
   /// What the last step took, by the sequences' tasks: each has the part that its rows have. Once: the batch keeps no task
@@ -77,14 +81,15 @@ class DecodeBatch {
  private:
   /// What the number of a sequence's pages, and its turn to have them, follow from.
   struct Claim {
-    int32_t urgency = 0;        // by priority; the higher, the sooner
+    Party party;
     int64_t arrival = 0;        // the higher, the younger
     int32_t prompt_tokens = 0;  // at the beginning
     int32_t max_tokens = 0;     // prompt and answer, at the end
 
     /// Whether this one keeps its pages rather than the other.
     bool IsBefore(const Claim& other) const {
-      return urgency != other.urgency ? urgency > other.urgency : arrival < other.arrival;
+      if (party.priority != other.party.priority) return party.priority < other.party.priority;
+      return arrival < other.arrival;
     }
   };
   struct Member {
@@ -92,11 +97,14 @@ class DecodeBatch {
     DecodingSequence* sequence;  // the task's
     Claim claim;
     bool resuming = false;  // of those that are paused: it has its pages, and its KV is on its way
+    int64_t last_turn = 0;  // see StepTurns
+    bool has_turn = false;  // it is in the next one
   };
   using Ended = std::vector<std::shared_ptr<Task>>;
 
-  /// What to run in the next step: of each sequence its token, and guesses where they are worth it.
+  /// What to run in the next step: of each sequence that has its turn its token, and guesses where they are worth it.
   struct Rows {
+    std::vector<Member*> members;
     std::vector<NextTokens> next;
     std::vector<int32_t> match;  // of each sequence's guess; see PromptLookup
   };
@@ -109,9 +117,11 @@ class DecodeBatch {
   void Decode(Ended& ended);
   /// Notes a step in the traces of its sequences; `begins`: when it began, by the clock of each.
   void TraceStep(const Rows& rows, const std::vector<int64_t>& begins) const;
+  /// Sets the members' has_turn.
+  void TakeTurns();
   /// Ends those whose clients have gone.
   void DropCancelled(std::vector<Member>& from, Ended& ended);
-  /// Pages for the next token of every member; where there are too few, the last ones are paused.
+  /// Pages for the next token of every member that has its turn; where there are too few, the last ones are paused.
   void MakeRoom(Ended& ended);
   /// Pauses the last of members and of those that get their KV back.
   void PauseLast();
@@ -144,6 +154,8 @@ class DecodeBatch {
   std::vector<Member> members_;                       // in the order of IsBefore
   std::vector<Member> paused_;                        // the same; only the first may be resuming
   absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
+  StepTurns turns_;
+  int64_t num_turns_ = 0;
   int64_t next_arrival_ = 0;
   int32_t last_rows_ = 1;  // of the last step
   std::vector<std::pair<std::shared_ptr<Task>, double>> spent_;

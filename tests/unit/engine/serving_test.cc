@@ -135,6 +135,9 @@ TEST_P(MixtureTest, RandomMixturesGiveWhatEachRequestGetsAlone) {
     request.sampling.max_tokens = static_cast<int32_t>(1 + random() % 40);
     request.sampling.temperature = static_cast<float>(random() % 2);
     request.sampling.seed = 1 + i;  // 0 would be another one each time
+    // Where one key's answers have all rows, those of others take turns with them.
+    request.caller.fairness_key = i % 4 == 0 ? "few" : "many";
+    if (i % 5 == 0) request.caller.priority = Priority::kLow;
     alone.push_back(Generate(request)->token_ids);
     requests.push_back(std::move(request));
   }

@@ -171,6 +171,73 @@ TEST_F(SmallDecodeBatchTest, OthersWaitForTheirTurnAndAllAreAnswered) {
   EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
 
+class SharedDecodeBatchTest : public DecodeBatchTest {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = DecodeBatchTest::Options();
+    options.max_batch_size = 2;
+    return options;
+  }
+
+  /// A long answer to be one of a key's.
+  static GenerateRequest LongRequest(int number) {
+    GenerateRequest request = NumberedRequest(number);
+    request.caller.fairness_key = "many";
+    request.sampling.max_tokens = kEndless;
+    return request;
+  }
+};
+
+// Somebody's long answers have all the rows of a step. Another's do not wait for the end of one of them, and every answer is what it
+// is alone.
+TEST_F(SharedDecodeBatchTest, AnswersOfAnotherKeyAreWrittenBesideAFullBatch) {
+  const std::vector<int32_t> alone = Generate(NumberedRequest(3))->token_ids;
+  const std::vector<int32_t> long_alone = Generate(LongRequest(2))->token_ids;
+  HeldAnswer first, second;
+  handles_.push_back(*engine_->Generate(LongRequest(1), first.recorder));
+  first.started.WaitForNotification();
+  handles_.push_back(*engine_->Generate(LongRequest(2), second.recorder));
+  first.go_on.Notify();
+  second.started.WaitForNotification();
+  const auto third = std::make_shared<GenerateRecorder>(), other = std::make_shared<GenerateRecorder>();
+  handles_.push_back(*engine_->Generate(LongRequest(3), third));
+  int32_t decoding = 0;
+  other->on_prompt = [&] { decoding = engine_->Stats().sequences_decoding; };
+  GenerateRequest request = NumberedRequest(3);
+  request.caller.fairness_key = "other";
+  handles_.push_back(*engine_->Generate(request, other));
+  second.go_on.Notify();
+  EXPECT_TRUE(other->Wait().status.ok()) << other->status;
+  for (const auto& recorder : {first.recorder, second.recorder})
+    EXPECT_FALSE(recorder->done.HasBeenNotified());
+  EXPECT_EQ(decoding, 2);  // as many as a step has rows for
+  EXPECT_EQ(other->token_ids, alone);
+  for (const auto& recorder : {first.recorder, second.recorder, third}) {
+    EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
+  }
+  EXPECT_EQ(second.recorder->token_ids, long_alone);
+  EXPECT_EQ(engine_->Stats().preemptions, 0);
+}
+
+// More of the same key wait as before.
+TEST_F(SharedDecodeBatchTest, AFullBatchTakesNoMoreOfTheKeyThatFillsIt) {
+  HeldAnswer first;
+  handles_.push_back(*engine_->Generate(LongRequest(0), first.recorder));
+  first.started.WaitForNotification();
+  const auto second = std::make_shared<GenerateRecorder>(), third = std::make_shared<GenerateRecorder>();
+  bool has_room = false;
+  third->on_prompt = [&] {
+    has_room = first.recorder->done.HasBeenNotified() || second->done.HasBeenNotified();
+  };
+  handles_.push_back(*engine_->Generate(LongRequest(1), second));
+  handles_.push_back(*engine_->Generate(LongRequest(2), third));
+  first.go_on.Notify();
+  for (const auto& recorder : {first.recorder, second, third}) {
+    EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
+  }
+  EXPECT_TRUE(has_room);
+}
+
 // Chunk puts and scores get their turn, and their pages, while answers are written.
 TEST_F(SmallDecodeBatchTest, PutsAndScoresRunBesideADecodingRequest) {
   auto answer = std::make_shared<GenerateRecorder>();
