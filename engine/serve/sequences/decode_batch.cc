@@ -1,9 +1,12 @@
 #include "engine/serve/sequences/decode_batch.h"
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <utility>
 
 #include "base/steady_time.h"
+#include "engine/serve/sequences/page_turns.h"
 
 namespace kvblend {
 
@@ -35,16 +38,26 @@ int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
   for (const Member& member : members_) pages += PagesClaimed(member);
   for (const auto& [task, claim] : reserved_) pages += PagesClaimed(claim, claim.prompt_tokens);
+  for (const Member& member : paused_) {
+    if (member.resuming) pages += PagesClaimed(member.claim, member.sequence->num_tokens());
+  }
   const kv::PagePool::Holdings held = pool_.HeldFor(kv::PageUse::kDecoding);
   return pages - (held.held - held.distinct);
 }
 
-int64_t DecodeBatch::PagesOfYounger(const Claim& claim) const {
-  int64_t pages = 0;
-  for (const Member& member : members_) {
-    if (claim.IsBefore(member.claim)) pages += PagesClaimed(member);
-  }
-  return pages;
+bool DecodeBatch::HasRunning(const Party& party) const {
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const Member& member) { return member.claim.party == party; }) ||
+         std::any_of(reserved_.begin(), reserved_.end(),
+                     [&](const auto& reserved) { return reserved.second.party == party; });
+}
+
+std::vector<size_t> DecodeBatch::GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const {
+  std::vector<PageHolder> holders;
+  for (const Member& member : members_) holders.push_back({member.claim.party, PagesClaimed(member)});
+  std::vector<size_t> giving = GivingWay(holders, party, claimed, missing);
+  std::sort(giving.begin(), giving.end(), std::greater<>());  // pausing one leaves the places of the next
+  return giving;
 }
 
 int64_t DecodeBatch::PagesHeld() const {
@@ -62,22 +75,34 @@ int64_t DecodeBatch::PagesHeld() const {
 }
 
 bool DecodeBatch::HasRoomFor(const Task& task) const {
-  if (!paused_.empty()) return false;
   const size_t sequences = members_.size() + reserved_.size();
-  if (sequences == 0) return true;
+  if (sequences == 0) return paused_.empty();
   const Claim claim = ClaimOf(task);
+  const bool is_first = !HasRunning(claim.party);
+  const auto may_be_passed = [&](const Member& member) {
+    return is_first && HasRunning(member.claim.party);  // so it is of another party
+  };
+  if (!std::all_of(paused_.begin(), paused_.end(), may_be_passed)) return false;
   if (sequences >= static_cast<size_t>(options_.max_sequences)) {
     std::vector<Party> present;
     for (const Member& member : members_) present.push_back(member.claim.party);
     for (const auto& [other, reserved] : reserved_) present.push_back(reserved.party);
     if (!turns_.MayJoin(std::move(present), claim.party)) return false;
   }
-  return PagesClaimed() + PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_) <=
-         options_.max_pages;
+  const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+  const int64_t missing = PagesMissing(claimed);
+  return missing <= 0 || (is_first && !GivingWayTo(claim.party, claimed, missing).empty());
 }
 
 void DecodeBatch::Reserve(const Task& task) {
-  reserved_.emplace(&task, ClaimOf(task));
+  Claim claim = ClaimOf(task);
+  if (!members_.empty()) {
+    const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+    if (const int64_t missing = PagesMissing(claimed); missing > 0) {
+      for (const size_t member : GivingWayTo(claim.party, claimed, missing)) Pause(member);
+    }
+  }
+  reserved_.emplace(&task, std::move(claim));
   ++next_arrival_;
 }
 
@@ -113,22 +138,64 @@ void DecodeBatch::DropCancelled(std::vector<Member>& from, Ended& ended) {
   });
 }
 
-void DecodeBatch::PauseLast() {
-  counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
+std::optional<size_t> DecodeBatch::PauseForGrowth() {
   if (!paused_.empty() && paused_.front().resuming &&
       (members_.empty() || members_.back().claim.IsBefore(paused_.front().claim))) {
+    counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
     paused_.front().resuming = false;
     paused_.front().sequence->Pause();
-    return;
+    return std::nullopt;
   }
-  Member last = std::move(members_.back());
-  members_.pop_back();
-  last.sequence->Pause();
-  // Behind all members; some of those paused before may come behind it.
-  const auto next = std::find_if(paused_.begin(), paused_.end(), [&](const Member& member) {
-    return !member.resuming && last.claim.IsBefore(member.claim);
+  std::vector<PageHolder> holders;
+  for (const Member& member : members_) {
+    holders.push_back({member.claim.party, member.sequence->prompt().pages->num_held()});
+  }
+  const size_t member = NextToGivePagesUp(holders);
+  Pause(member);
+  return member;
+}
+
+void DecodeBatch::Pause(size_t index) {
+  counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
+  Member member = std::move(members_[index]);
+  members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index));
+  member.sequence->Pause();
+  const auto next = std::find_if(paused_.begin(), paused_.end(), [&](const Member& other) {
+    return !other.resuming && member.claim.IsBefore(other.claim);
   });
-  paused_.insert(next, std::move(last));
+  paused_.insert(next, std::move(member));
+}
+
+bool DecodeBatch::BeginResuming() {
+  // The first whose party has nothing running, or else the first.
+  const auto next = std::find_if(paused_.begin(), paused_.end(),
+                                 [&](const Member& member) { return !HasRunning(member.claim.party); });
+  if (next != paused_.end()) std::rotate(paused_.begin(), next, next + 1);
+  const auto missing = [&](int64_t claimed) {
+    const bool alone = members_.empty() && reserved_.empty();
+    return alone ? 0
+                 : PagesClaimed() + claimed - paused_.front().sequence->pages_to_share() - options_.max_pages;
+  };
+  const Claim claim = paused_.front().claim;
+  const int64_t claimed = PagesClaimed(claim, paused_.front().sequence->num_tokens());
+  const int64_t too_few = missing(claimed);
+  std::vector<size_t> giving;
+  int64_t pages = 0;
+  for (size_t i = members_.size(); i-- > 0 && pages < too_few;) {
+    if (!claim.MayPause(members_[i].claim)) continue;
+    pages += PagesClaimed(members_[i]);
+    giving.push_back(i);
+  }
+  if (pages < too_few) {
+    if (HasRunning(claim.party)) return false;
+    giving = GivingWayTo(claim.party, claimed, too_few);
+    if (giving.empty()) return false;
+  }
+  paused_.front().resuming = true;  // so it stays the first
+  for (const size_t member : giving) Pause(member);
+  // What several hold is not free when one of them gives it up.
+  if (missing(/*claimed=*/0) > 0) paused_.front().resuming = false;
+  return paused_.front().resuming;
 }
 
 void DecodeBatch::TakeTurns() {
@@ -152,8 +219,13 @@ void DecodeBatch::MakeRoom(Ended& ended) {
     const int64_t tokens = int64_t{members_[i].sequence->num_tokens()} + 1;
     const int64_t missing = members_[i].sequence->prompt().pages->PagesToGrow(tokens);
     const auto fits = [&] { return missing == 0 || PagesHeld() + missing <= options_.max_pages; };
-    while (i < members_.size() && !fits()) PauseLast();
-    if (i == members_.size()) return;  // the member itself was paused
+    bool is_member = true;
+    while (is_member && !fits()) {
+      const std::optional<size_t> paused = PauseForGrowth();
+      is_member = paused != i;
+      if (paused.has_value() && *paused < i) --i;
+    }
+    if (!is_member) continue;
     if (absl::Status status = members_[i].sequence->prompt().pages->Grow(tokens); !status.ok()) {
       Stop(members_[i], status, ended);
       members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(i));
@@ -277,19 +349,8 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
   const absl::Time start = SteadyNow();
   do {
     if (paused_.empty()) return;
+    if (!paused_.front().resuming && !BeginResuming()) return;
     Member& first = paused_.front();
-    const bool alone = members_.empty() && reserved_.empty();
-    if (!first.resuming && !alone) {
-      const int64_t claimed =
-          PagesClaimed(first.claim, first.sequence->num_tokens()) - first.sequence->pages_to_share();
-      const int64_t missing = PagesClaimed() + claimed - options_.max_pages;
-      if (missing > 0) {
-        if (PagesOfYounger(first.claim) < missing) return;
-        PauseLast();
-        continue;
-      }
-    }
-    first.resuming = true;
     const absl::StatusOr<bool> done = first.sequence->Resume();
     if (done.ok() && !*done) continue;
     Member member = std::move(first);

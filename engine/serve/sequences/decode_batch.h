@@ -5,11 +5,14 @@
 //
 // Pages are taken as they are needed; what several sequences hold together (shared_prefixes.h) counts once. A prompt is
 // let in when there are pages for it and for what the answers are expected to become (answer_lengths.h), at most their
-// max_tokens. Where they become longer than the pages allow, the last one is preempted, which is the youngest of those of
-// the lowest priority: its pages go, and it gets its KV back, and goes on, when there is room again, before any new prompt
-// is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by recomputation too). A prompt that is being prefilled is not
-// interrupted, so even the first one may have to give way to it; then it goes on when that prompt is done, whose answer
-// makes room for it. So the first one goes on before all others, and since none is let in before them, in the end all do.
+// max_tokens. Where they become longer than the pages allow, one is preempted (page_turns.h): its pages go, and it gets its KV back,
+// and goes on, when there is room again, before any new prompt of its party is let in (Kwon et al., PagedAttention, SOSP 2023,
+// preempt by recomputation too). A prompt that is being prefilled is not interrupted, so even the first answer may have to
+// give way to it; then it goes on when that prompt is done, whose answer makes room for it.
+//
+// A party that has nothing in the batch does not wait for the end of others' long answers: some of these are preempted for its first
+// one. Newcomers do not pass preempted answers whose party has nothing running. So those run before long, and the first answer of a
+// party before its others; in the end all do.
 //
 // A step has at most max_rows sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
 // then sequences take turns; see step_turns.h.
@@ -52,7 +55,8 @@ class DecodeBatch {
   bool empty() const { return members_.empty() && paused_.empty(); }
   /// Whether the task's prompt may be prefilled. An empty batch takes any.
   bool HasRoomFor(const Task& task) const;
-  /// Sets room aside for a task whose prompt is being prefilled, until Add or Release. REQUIRES: HasRoomFor
+  /// Sets room aside for a task whose prompt is being prefilled, until Add or Release; preempts those who give way to it.
+  /// REQUIRES: HasRoomFor
   void Reserve(const Task& task);
   void Release(const Task& task);
   /// Carries task->decoding() on from now on. REQUIRES: Reserve
@@ -86,10 +90,13 @@ class DecodeBatch {
     int32_t prompt_tokens = 0;  // at the beginning
     int32_t max_tokens = 0;     // prompt and answer, at the end
 
-    /// Whether this one keeps its pages rather than the other.
     bool IsBefore(const Claim& other) const {
       if (party.priority != other.party.priority) return party.priority < other.party.priority;
       return arrival < other.arrival;
+    }
+    /// Whether the other one gives its pages up so that this one gets its KV back.
+    bool MayPause(const Claim& other) const {
+      return IsBefore(other) && (party.priority != other.party.priority || party == other.party);
     }
   };
   struct Member {
@@ -123,8 +130,11 @@ class DecodeBatch {
   void DropCancelled(std::vector<Member>& from, Ended& ended);
   /// Pages for the next token of every member that has its turn; where there are too few, the last ones are paused.
   void MakeRoom(Ended& ended);
-  /// Pauses the last of members and of those that get their KV back.
-  void PauseLast();
+  /// A member is paused, and its place is returned; or one that gets its KV back behind all members waits again.
+  std::optional<size_t> PauseForGrowth();
+  void Pause(size_t member);
+  /// One of those that are paused begins to get its KV back, if there is room for it, or others give way to it. Returns whether.
+  bool BeginResuming();
   void Resume(absl::Duration slice, Ended& ended);
   /// It has all of its tokens.
   void End(Member& member, Ended& ended);
@@ -144,15 +154,19 @@ class DecodeBatch {
   }
   int64_t PagesClaimed(const Member& member) const;
   int64_t PagesClaimed() const;
-  /// What members behind one with this claim hold or are expected to.
-  int64_t PagesOfYounger(const Claim& claim) const;
+  /// How many pages are too few for one that claims so many; not above 0: none.
+  int64_t PagesMissing(int64_t claimed) const { return PagesClaimed() + claimed - options_.max_pages; }
+  /// Whether any of the party's is a member or is being prefilled.
+  bool HasRunning(const Party& party) const;
+  /// The members that give way to the first one of a party; see page_turns.h.
+  std::vector<size_t> GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const;
   void CountSequences();
 
   PromptRunner& runner_;
   const kv::PagePool& pool_;
   const Options options_;
-  std::vector<Member> members_;                       // in the order of IsBefore
-  std::vector<Member> paused_;                        // the same; only the first may be resuming
+  std::vector<Member> members_;  // in the order of IsBefore
+  std::vector<Member> paused_;   // the same, but for the first; only that may be resuming
   absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
   StepTurns turns_;
   int64_t num_turns_ = 0;

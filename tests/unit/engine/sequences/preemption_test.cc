@@ -93,6 +93,7 @@ class PreemptionTest : public EngineFixture,
     request.sampling.temperature = static_cast<double>(random_() % 2);
     request.sampling.seed = 1 + number;
     request.sampling.attribution = number % 2 == 0;
+    if (number % 3 == 0) request.caller.fairness_key = number % 2 == 0 ? "few" : "fewer";
     return request;
   }
 
@@ -183,6 +184,70 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
   ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_EQ(engine_->Stats().pages_used, 0);
   EXPECT_EQ(engine_->Stats().requests_running, 0);
+}
+
+// Somebody's answers have all the pages. Another's first one gets those of one of them, and all answers are what they are alone.
+TEST_P(PreemptionTest, ANewcomerDoesNotWaitForTheEndOfLongAnswers) {
+  // Three such prompts are more than there are pages for.
+  GenerateRequest many = Request({std::string(58, 'a')}), other = Request({std::string(55, 'b')});
+  many.caller.fairness_key = "many";
+  other.caller.fairness_key = "other";
+  many.blend.store_misses = other.blend.store_misses = false;
+  many.blend.share_prefix = other.blend.share_prefix = false;
+  const auto prompt = Generate(other);
+  const int32_t prompt_tokens = prompt->prompts[0].prompt_tokens;
+  ASSERT_GT(3 * prompt_tokens, kContext);
+  ASSERT_LT(2 * prompt_tokens, kContext - 40);
+  many.sampling.max_tokens = 120;
+  const std::vector<int32_t> many_alone = Generate(many)->token_ids;
+  ExpectShortAnswers();
+  HeldAnswer first, second;
+  std::vector<std::shared_ptr<RequestHandle>> handles = {*engine_->Generate(many, first.recorder)};
+  first.started.WaitForNotification();
+  handles.push_back(*engine_->Generate(many, second.recorder));
+  first.go_on.Notify();
+  second.started.WaitForNotification();
+  const auto newcomer = std::make_shared<GenerateRecorder>();
+  int64_t preemptions = 0;
+  bool others_go_on = false;
+  newcomer->on_prompt = [&] {
+    preemptions = engine_->Stats().preemptions;
+    others_go_on = !first.recorder->done.HasBeenNotified() && !second.recorder->done.HasBeenNotified();
+  };
+  handles.push_back(*engine_->Generate(other, newcomer));
+  second.go_on.Notify();
+  EXPECT_TRUE(newcomer->Wait().status.ok()) << newcomer->status;
+  EXPECT_TRUE(others_go_on);
+  EXPECT_EQ(preemptions, 1);
+  EXPECT_EQ(newcomer->token_ids, prompt->token_ids);
+  for (const auto& recorder : {first.recorder, second.recorder}) {
+    EXPECT_TRUE(recorder->Wait().status.ok()) << recorder->status;
+    EXPECT_EQ(recorder->token_ids, many_alone);
+  }
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  EXPECT_EQ(engine_->Stats().pages_used, 0);
+}
+
+// The only answer of a key is not interrupted for another's.
+TEST_P(PreemptionTest, ANewcomerWaitsForAnAnswerThatIsItsKeysOnlyOne) {
+  const std::string text(180, 'a');
+  GenerateRequest one = Request({text}), other = one;
+  one.caller.fairness_key = "one";
+  other.caller.fairness_key = "other";
+  one.blend.store_misses = other.blend.store_misses = false;
+  one.blend.share_prefix = other.blend.share_prefix = false;
+  one.sampling.max_tokens = 40;
+  HeldAnswer first;
+  std::vector<std::shared_ptr<RequestHandle>> handles = {*engine_->Generate(one, first.recorder)};
+  first.started.WaitForNotification();
+  const auto newcomer = std::make_shared<GenerateRecorder>();
+  bool has_ended = false;
+  newcomer->on_prompt = [&] { has_ended = first.recorder->done.HasBeenNotified(); };
+  handles.push_back(*engine_->Generate(other, newcomer));
+  first.go_on.Notify();
+  EXPECT_TRUE(newcomer->Wait().status.ok()) << newcomer->status;
+  EXPECT_TRUE(has_ended);
+  EXPECT_EQ(engine_->Stats().preemptions, 0);
 }
 
 // A chunk that was missing when the answer began, and is in the store when it goes on, is computed again all the same.

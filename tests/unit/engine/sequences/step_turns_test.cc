@@ -11,9 +11,9 @@
 namespace kvblend {
 namespace {
 
-using schedule::Priority;
+using schedule::Priority::kHigh, schedule::Priority::kLow, schedule::Priority::kNormal;
 
-Party Key(std::string key, Priority priority = Priority::kNormal) { return {priority, std::move(key)}; }
+Party Keyed(std::string key, schedule::Priority priority = kNormal) { return {priority, std::move(key)}; }
 
 /// Answers that are written by turns: how many rows each has had.
 class Written {
@@ -64,112 +64,112 @@ class Written {
 TEST(StepTurnsTest, AllHaveARowWhereThereAreEnough) {
   Written written(4);
   written.Step();  // nothing to write
-  written.Add(Key("a"), 3);
-  written.Add(Key("b", Priority::kLow));
+  written.Add(Keyed("a"), 3);
+  written.Add(Keyed("b", kLow));
   written.Steps(5);
   EXPECT_EQ(written.rows(), (std::vector<int>{5, 5, 5, 5}));
 }
 
 TEST(StepTurnsTest, WhoHasLessThanTheirShareIsInEveryStepAndOthersTakeTurns) {
   Written written(8);
-  written.Add(Key("many"), 8);
-  written.Add(Key("one"));
+  written.Add(Keyed("many"), 8);
+  written.Add(Keyed("one"));
   written.Steps(80);
-  EXPECT_EQ(written.RowsOf(Key("one")), 80);
+  EXPECT_EQ(written.RowsOf(Keyed("one")), 80);
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(written.rows()[i], 70);
 }
 
 TEST(StepTurnsTest, KeysShareRowsEvenlyHoweverManyAnswersTheyHave) {
   Written written(4);
-  written.Add(Key("a"), 5);
-  written.Add(Key("b"), 3);
+  written.Add(Keyed("a"), 5);
+  written.Add(Keyed("b"), 3);
   written.Steps(300);
-  EXPECT_EQ(written.RowsOf(Key("a")), 600);
-  EXPECT_EQ(written.RowsOf(Key("b")), 600);
+  EXPECT_EQ(written.RowsOf(Keyed("a")), 600);
+  EXPECT_EQ(written.RowsOf(Keyed("b")), 600);
   // What one leaves, the others share.
   Written uneven(8);
-  uneven.Add(Key("a"), 9);
-  uneven.Add(Key("b"), 5);
-  uneven.Add(Key("c"), 1);
+  uneven.Add(Keyed("a"), 9);
+  uneven.Add(Keyed("b"), 5);
+  uneven.Add(Keyed("c"), 1);
   uneven.Steps(200);
-  EXPECT_EQ(uneven.RowsOf(Key("c")), 200);
-  EXPECT_EQ(uneven.RowsOf(Key("a")), 700);
-  EXPECT_EQ(uneven.RowsOf(Key("b")), 700);
+  EXPECT_EQ(uneven.RowsOf(Keyed("c")), 200);
+  EXPECT_EQ(uneven.RowsOf(Keyed("a")), 700);
+  EXPECT_EQ(uneven.RowsOf(Keyed("b")), 700);
 }
 
 TEST(StepTurnsTest, SharesOfLessThanARowAddUp) {
   Written written(2);
-  for (const char* key : {"a", "b", "c"}) written.Add(Key(key));
+  for (const char* key : {"a", "b", "c"}) written.Add(Keyed(key));
   written.Steps(300);
   EXPECT_EQ(written.rows(), (std::vector<int>{200, 200, 200}));
 }
 
 TEST(StepTurnsTest, PrioritiesShareRowsAsTheyShareTime) {
   Written written(7);
-  written.Add(Key("a", Priority::kHigh), 10);
-  written.Add(Key("a", Priority::kNormal), 4);
-  written.Add(Key("a", Priority::kLow), 4);
+  written.Add(Keyed("a", kHigh), 10);
+  written.Add(Keyed("a", kNormal), 4);
+  written.Add(Keyed("a", kLow), 4);
   written.Steps(300);
-  EXPECT_NEAR(written.RowsOf(Key("a", Priority::kHigh)), 1600, 2);
-  EXPECT_NEAR(written.RowsOf(Key("a", Priority::kNormal)), 400, 2);
-  EXPECT_NEAR(written.RowsOf(Key("a", Priority::kLow)), 100, 2);
+  EXPECT_NEAR(written.RowsOf(Keyed("a", kHigh)), 1600, 2);
+  EXPECT_NEAR(written.RowsOf(Keyed("a", kNormal)), 400, 2);
+  EXPECT_NEAR(written.RowsOf(Keyed("a", kLow)), 100, 2);
 }
 
 // Keys share what their priority has: many keys of one do not take from another.
 TEST(StepTurnsTest, ManyKeysDoNotOutweighAnotherPriority) {
   Written written(4);
-  written.Add(Key("urgent", Priority::kHigh), 4);
-  for (int i = 0; i < 4; ++i) written.Add(Key("normal " + std::to_string(i)));
+  written.Add(Keyed("urgent", kHigh), 4);
+  for (int i = 0; i < 4; ++i) written.Add(Keyed("normal " + std::to_string(i)));
   written.Steps(500);
-  EXPECT_NEAR(written.RowsOf(Key("urgent", Priority::kHigh)), 1600, 2);  // four fifths
+  EXPECT_NEAR(written.RowsOf(Keyed("urgent", kHigh)), 1600, 2);  // four fifths
 }
 
 // Someone who has left rows to others is not owed them later.
 TEST(StepTurnsTest, RowsThatWereNotWantedAreNoCredit) {
   Written written(4);
-  written.Add(Key("many"), 6);
-  written.Add(Key("one"));
+  written.Add(Keyed("many"), 6);
+  written.Add(Keyed("one"));
   written.Steps(1000);
   written.Forget();
-  written.Add(Key("one"), 5);
+  written.Add(Keyed("one"), 5);
   written.Steps(10);
-  EXPECT_NEAR(written.RowsOf(Key("many")), 20, 1);
+  EXPECT_NEAR(written.RowsOf(Keyed("many")), 20, 1);
 }
 
 TEST(StepTurnsTest, NewcomersJoinAFullBatchUpToTheirShare) {
   Written written(8);
-  written.Add(Key("many"), 8);
-  EXPECT_FALSE(written.MayJoin(Key("many")));
+  written.Add(Keyed("many"), 8);
+  EXPECT_FALSE(written.MayJoin(Keyed("many")));
   int joined = 0;
-  for (; written.MayJoin(Key("other")); ++joined) written.Add(Key("other"));
+  for (; written.MayJoin(Keyed("other")); ++joined) written.Add(Keyed("other"));
   EXPECT_EQ(joined, 4);
-  EXPECT_FALSE(written.MayJoin(Key("many")));
-  for (joined = 0; written.MayJoin(Key("third")); ++joined) written.Add(Key("third"));
+  EXPECT_FALSE(written.MayJoin(Keyed("many")));
+  for (joined = 0; written.MayJoin(Keyed("third")); ++joined) written.Add(Keyed("third"));
   EXPECT_EQ(joined, 2);
   // But not without end: pages and a token's time are for so many only.
-  for (joined = 0; written.MayJoin(Key("new " + std::to_string(joined))); ++joined) {
-    written.Add(Key("new " + std::to_string(joined)));
+  for (joined = 0; written.MayJoin(Keyed("new " + std::to_string(joined))); ++joined) {
+    written.Add(Keyed("new " + std::to_string(joined)));
   }
   EXPECT_EQ(written.size(), 16U);
 }
 
 TEST(StepTurnsTest, NobodyJoinsWhereEachHasOneAnswerUnlessMoreUrgent) {
   Written written(4);
-  for (const char* key : {"a", "b", "c", "d"}) written.Add(Key(key));
-  EXPECT_FALSE(written.MayJoin(Key("e")));
-  EXPECT_FALSE(written.MayJoin(Key("e", Priority::kLow)));
-  EXPECT_TRUE(written.MayJoin(Key("e", Priority::kHigh)));
-  EXPECT_TRUE(written.MayJoin(Key("a", Priority::kHigh)));
+  for (const char* key : {"a", "b", "c", "d"}) written.Add(Keyed(key));
+  EXPECT_FALSE(written.MayJoin(Keyed("e")));
+  EXPECT_FALSE(written.MayJoin(Keyed("e", kLow)));
+  EXPECT_TRUE(written.MayJoin(Keyed("e", kHigh)));
+  EXPECT_TRUE(written.MayJoin(Keyed("a", kHigh)));
 }
 
 TEST(StepTurnsTest, ALessUrgentOneJoinsThoseWhoHaveSeveral) {
   Written written(4);
-  written.Add(Key("a", Priority::kHigh), 4);
-  EXPECT_TRUE(written.MayJoin(Key("b", Priority::kLow)));
-  written.Add(Key("b", Priority::kLow));
-  EXPECT_FALSE(written.MayJoin(Key("b", Priority::kLow)));
+  written.Add(Keyed("a", kHigh), 4);
+  EXPECT_TRUE(written.MayJoin(Keyed("b", kLow)));
+  written.Add(Keyed("b", kLow));
+  EXPECT_FALSE(written.MayJoin(Keyed("b", kLow)));
   written.Steps(170);
-  EXPECT_NEAR(written.RowsOf(Key("b", Priority::kLow)), 40, 1);  // a seventeenth of four rows
+  EXPECT_NEAR(written.RowsOf(Keyed("b", kLow)), 40, 1);  // a seventeenth of four rows
 }
 
 // Answers come and go: nobody who waits is passed over for long, and rows stay shares.
@@ -185,7 +185,7 @@ TEST(StepTurnsTest, RandomCompaniesAreServed) {
     for (int step = 0; step < 600; ++step) {
       if (random() % 4 == 0 && answers.size() < limit) {
         const auto key = static_cast<char>('a' + random() % 4);
-        answers.push_back({.party = Key(std::string(1, key)), .last_turn = num_turns});
+        answers.push_back({.party = Keyed(std::string(1, key)), .last_turn = num_turns});
         missed.push_back(0);
       }
       if (random() % 6 == 0 && !answers.empty()) {
