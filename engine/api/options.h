@@ -30,10 +30,9 @@ struct NamespaceQuotas {
 
 /// How to reach the Redis that stored chunks are shared through.
 struct RedisOptions {
-  std::string nodes;          // "host:port[,host:port...]", of one cluster or one server; empty: none
-  std::string user;           // name in Redis's ACL; empty: the default user
-  std::string password;       // at most one of this and password_file is given
-  std::string password_file;  // a file whose first line is the password
+  std::string nodes;     // "host:port[,host:port...]", of one cluster or one server; empty: none
+  std::string user;      // name in Redis's ACL; empty: the default user
+  std::string password;  // empty: none
   bool tls = false;
   std::string tls_ca;           // PEM; empty: the system's authorities
   std::string tls_certificate;  // PEM, shown to Redis; given together with its key
@@ -87,7 +86,7 @@ struct EngineOptions {
   // The longest time between two tokens of a running answer while prompts are prefilled; 0: 0.1 s, but at least two and a half
   // and at most six times a step of decoding.
   double itl_target_seconds = 0;
-  int32_t max_batch_size = 8;    // answers decoded together
+  int32_t max_batch_size = 8;    // answers decoded together, in one step
   int32_t max_draft_tokens = 7;  // guessed per step of an answer, where that is faster; 0: none
   double keep_conversations =
       0.5;                     // share of the KV pages that keep conversations for their next turns; 0: none

@@ -116,9 +116,6 @@ absl::Status CheckRedis(const RedisOptions& redis) {
         "chunk-redis-tls-certificate and chunk-redis-tls-key: one is empty; allowed: both or neither");
   }
   if (redis.nodes.empty()) return absl::OkStatus();
-  if (!redis.password.empty() && !redis.password_file.empty()) {
-    return absl::InvalidArgumentError("chunk-redis: there are a password and a password file; allowed: one");
-  }
   const bool has_tls_settings =
       !redis.tls_ca.empty() || !redis.tls_certificate.empty() || !redis.tls_server_name.empty();
   if (has_tls_settings && !redis.tls) {
@@ -226,10 +223,6 @@ const std::vector<EngineOption>& EngineOptionTable() {
        TextOption{In<&Redis::nodes>, CheckRedisNodes}},
       {"chunk-redis-user", kRedis, "NAME", "Name in Redis's ACL; empty: the default user",
        TextOption{In<&Redis::user>}},
-      // A password among the arguments would be there for every user of the machine to see.
-      {"chunk-redis-password-file", kRedis, "FILE",
-       "File whose first line is the password; or KVBLEND_CHUNK_REDIS_PASSWORD in the environment",
-       FileOption{In<&Redis::password_file>}},
       {"chunk-redis-tls", kRedis, "", "Speak TLS with Redis, and verify its certificates",
        SwitchOption{In<&Redis::tls>}},
       {"chunk-redis-tls-ca", kRedis, "FILE", "PEM certificate authorities; not given: the system's",
@@ -271,7 +264,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "Longest time between two tokens of a running answer while prompts are prefilled; 0: 0.1 s, but at least two and a "
        "half and at most six times a step of decoding",
        Real{In<&EngineOptions::itl_target_seconds>, 0, 60}},
-      {"max-batch-size", kLimits, "N", "Most answers that are decoded together",
+      {"max-batch-size", kLimits, "N", "Most answers that are decoded together in one step",
        Int{In<&EngineOptions::max_batch_size>, 1, kMaxBatchSize}},
       {"max-draft-tokens", kLimits, "N",
        "Most tokens of an answer that are guessed from its prompt and checked in one step of decoding, where that is faster; "

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -10,6 +11,7 @@
 #include "base/plain_number.h"
 #include "engine/api/option_table.h"
 #include "server/config/value_checks.h"
+#include "server/files/open_file.h"
 
 namespace kvblend::server {
 namespace {
@@ -22,6 +24,31 @@ void AddShare(const std::string& flag, const std::string& setting, std::map<std:
         absl::StrCat(flag, " has '", setting, "'; allowed: NAME=SHARE, with a number as SHARE"));
   }
   shares[setting.substr(0, equals)] = share;
+}
+
+constexpr char kRedisFlag[] = "--chunk-redis";
+constexpr size_t kMaxPasswordBytes = 4096;
+
+/// A password among the arguments would be there for every user of the machine to see.
+CLI::Option* AddPasswordFile(CLI::App& app, std::string& password) {
+  const std::string flag = absl::StrCat(kRedisFlag, "-password-file");
+  const auto read = [flag, &password](const std::string& path) {
+    absl::StatusOr<std::string> line = ReadFirstLine(path, kMaxPasswordBytes, "a password");
+    if (line.ok() && line->empty()) {
+      line = absl::InvalidArgumentError(absl::StrCat(path, " has an empty first line; allowed: a password"));
+    }
+    if (!line.ok()) {
+      throw CLI::ParseError(absl::StrCat(flag, ": ", line.status().message()),
+                            CLI::ExitCodes::ValidationError);
+    }
+    password = *std::move(line);
+  };
+  return app
+      .add_option_function<std::string>(
+          flag, read,
+          "File whose first line is the password; or KVBLEND_CHUNK_REDIS_PASSWORD in the environment")
+      ->type_name("FILE")
+      ->needs(app.get_option(kRedisFlag));
 }
 
 // Adds the flag of one row.
@@ -96,13 +123,20 @@ std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options) 
     added.back()->group(option.group);
     if (*option.type != '\0') added.back()->type_name(option.type);
     // Without --chunk-redis these would do nothing.
-    if (absl::StartsWith(option.name, "chunk-redis-")) added.back()->needs(app.get_option("--chunk-redis"));
+    if (absl::StartsWith(option.name, "chunk-redis-")) added.back()->needs(app.get_option(kRedisFlag));
+    if (absl::string_view(option.name) != "chunk-redis-user") continue;
+    added.push_back(AddPasswordFile(app, options.chunk_redis.password));
+    added.back()->group(option.group);
   }
   return added;
 }
 
 absl::Status FinishEngineOptions(EngineOptions& options) {
   if (const char* password = std::getenv("KVBLEND_CHUNK_REDIS_PASSWORD"); password != nullptr) {
+    if (!options.chunk_redis.password.empty()) {
+      return absl::InvalidArgumentError(
+          "chunk-redis: there are a password, in KVBLEND_CHUNK_REDIS_PASSWORD, and a password file; allowed: one");
+    }
     options.chunk_redis.password = password;
   }
   return CheckEngineOptions(options);

@@ -9,8 +9,9 @@
 
 namespace kvblend::server {
 
-/// Adds a flag for every row of engine/api/option_table.h, with the values of `options` as defaults. `options`
-/// must outlive the app. Values are converted when flags are parsed, and checked by FinishEngineOptions.
+/// Adds a flag for every row of engine/api/option_table.h, with the values of `options` as defaults, and one for the file of Redis's
+/// password, which is read when flags are parsed. `options` must outlive the app. Values are converted then, and checked by
+/// FinishEngineOptions.
 std::vector<CLI::Option*> AddEngineFlags(CLI::App& app, EngineOptions& options);
 
 /// After parsing: adds what is no flag (Redis's password, from the environment), and checks the whole.

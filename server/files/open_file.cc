@@ -120,6 +120,26 @@ absl::StatusOr<std::string> ReadNamed(const std::string& path, Allowed allowed, 
   return ReadRest(file, path, is_file ? max_bytes : std::min(max_bytes, kMaxStreamBytes));
 }
 
+absl::StatusOr<std::string> ReadFirstLine(const std::string& path, size_t max_bytes, const char* what,
+                                          absl::Duration patience) {
+  KVBLEND_ASSIGN_OR_RETURN(const Descriptor file, OpenToRead(path, Allowed::kFileOrStream, patience));
+  std::string line;
+  size_t end = std::string::npos;
+  while (end == std::string::npos && line.size() <= max_bytes + 1) {
+    char block[512];
+    const ssize_t count = read(file.get(), block, sizeof block);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return CannotRead(path, Reason(errno));
+    if (count == 0) break;
+    line.append(block, static_cast<size_t>(count));
+    end = line.find('\n');
+  }
+  if (end != std::string::npos) line.resize(end);
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  if (line.size() <= max_bytes) return line;
+  return CannotRead(path, "its first line has more than ", max_bytes, " bytes; allowed: ", what);
+}
+
 absl::StatusOr<Descriptor> OpenToWrite(const std::string& path, absl::Duration patience) {
   const absl::Time end = SteadyNow() + patience;
   for (;;) {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -41,6 +42,11 @@ inline constexpr int64_t kMaxStreamBytes = int64_t{1} << 30;
 absl::StatusOr<std::string> ReadNamed(const std::string& path, Allowed allowed,
                                       int64_t max_bytes = std::numeric_limits<int64_t>::max(),
                                       absl::Duration patience = kPipePatience);
+
+/// The first line of a file, pipe or device, without what ends it; all of it where it is one line. Reads no further, since whoever writes
+/// into a pipe may leave it open. kInvalidArgument also where the line has more than `max_bytes`, of which `what` tells what is allowed.
+absl::StatusOr<std::string> ReadFirstLine(const std::string& path, size_t max_bytes, const char* what,
+                                          absl::Duration patience = kPipePatience);
 
 /// Opens a file to be written: a regular one is emptied, and made if there is none; into a pipe or device goes what is written. A pipe
 /// that nobody has opened for reading within `patience` is refused. kInvalidArgument.

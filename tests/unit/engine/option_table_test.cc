@@ -1,18 +1,12 @@
 #include "engine/api/option_table.h"
 
-#include <sys/stat.h>
-
-#include <fstream>
 #include <limits>
 #include <string>
-#include <thread>
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "engine/serve/open_tiers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/temporary_folder.h"
 
 namespace kvblend {
 namespace {
@@ -109,52 +103,6 @@ TEST(OptionTable, SettingsMustGoTogether) {
   EXPECT_THAT(Error(options), HasSubstr("chunk-redis-tls is off"));
   options.chunk_redis.tls = true;
   EXPECT_EQ(Error(options), "");
-  options.chunk_redis.password = "p";
-  EXPECT_EQ(Error(options), "");
-  options.chunk_redis.password_file = "file";
-  EXPECT_THAT(Error(options), HasSubstr("a password and a password file; allowed: one"));
-}
-
-/// What is wrong with the password; or, if nothing is, with the number of connections.
-std::string WhatIsWrongWith(const std::string& password_file) {
-  EngineOptions options;
-  options.chunk_redis.nodes = "127.0.0.1:1";
-  options.chunk_redis.connections_per_node = 0;
-  options.chunk_redis.password_file = password_file;
-  return std::string(OpenLowerTiers(options).status().message());
-}
-
-TEST(RedisPasswordTest, APasswordIsTheFirstLineOfWhatHasOne) {
-  const test_support::TemporaryFolder folder;
-  const std::string file = folder.path() + "/password", pipe = folder.path() + "/pipe";
-  const auto write = [](const std::string& path, const std::string& content) {
-    std::ofstream(path) << content;
-  };
-  for (const std::string& content :
-       {std::string("secret"), std::string("secret\r\nmore\n"), std::string(4096, 'x')}) {
-    write(file, content);
-    EXPECT_THAT(WhatIsWrongWith(file), HasSubstr("connections_per_node")) << content;
-  }
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  std::thread writer([&] { write(pipe, "secret\n"); });
-  EXPECT_THAT(WhatIsWrongWith(pipe), HasSubstr("connections_per_node"));
-  writer.join();
-}
-
-TEST(RedisPasswordTest, NeitherAWriterNorAnEndIsWaitedForWithoutEnd) {
-  const test_support::TemporaryFolder folder;
-  const std::string file = folder.path() + "/password", pipe = folder.path() + "/pipe";
-  std::ofstream(file) << std::string(4097, 'x');
-  for (const std::string& path : {std::string("/dev/zero"), file}) {
-    EXPECT_EQ(WhatIsWrongWith(path), "chunk-redis-password-file " + path +
-                                         ": its first line has more than 4096 bytes; allowed: a password");
-  }
-  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  for (const std::string& path : {pipe, std::string("/dev/null")}) {
-    EXPECT_EQ(WhatIsWrongWith(path), "chunk-redis-password-file " + path + ": its first line is empty");
-  }
-  EXPECT_EQ(WhatIsWrongWith(folder.path()),
-            "chunk-redis-password-file " + folder.path() + ": Is a directory");
 }
 
 }  // namespace

@@ -251,9 +251,27 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
 }
 
 TEST_F(ServerConfigTest, RedisPasswordMayBeInAFile) {
-  const ParsedConfig parsed = ParseLine("--model m --chunk-redis a:1 --chunk-redis-password-file /dev/null");
+  const test_support::TemporaryFolder folder;
+  const std::string file = folder.path() + "/password";
+  const auto parse = [](const std::string& path) {
+    return ParseLine("--model m --chunk-redis a:1 --chunk-redis-password-file " + path);
+  };
+  std::ofstream(file) << "secret\r\nmore\n";
+  const ParsedConfig parsed = parse(file);
   ASSERT_TRUE(parsed.config) << parsed.error_output;
-  EXPECT_EQ(parsed.config->engine.chunk_redis.password_file, "/dev/null");
+  EXPECT_EQ(parsed.config->engine.chunk_redis.password, "secret");
+  {
+    const ScopedVariable password("KVBLEND_CHUNK_REDIS_PASSWORD", "other");
+    EXPECT_THAT(parse(file).error_output,
+                HasSubstr("a password, in KVBLEND_CHUNK_REDIS_PASSWORD, and a password file"));
+  }
+  for (const std::string& bad : {std::string("/dev/null"), std::string("/dev/zero"), folder.path()}) {
+    const ParsedConfig refused = parse(bad);
+    EXPECT_EQ(refused.exit_code, 2) << bad;
+    EXPECT_THAT(refused.error_output,
+                AllOf(HasSubstr("--chunk-redis-password-file"),
+                      HasSubstr(bad + (bad == "/dev/null" ? " has an empty first line" : ":"))));
+  }
 }
 
 TEST_F(ServerConfigTest, SizesTakeUnits) {

@@ -161,6 +161,25 @@ TEST_F(OpenFileTest, WhatIsWrittenReplacesAFileAndGoesIntoAPipe) {
   EXPECT_THAT(std::string(WriteAll(*full, "/dev/full", "x").message()), HasSubstr("No space left"));
 }
 
+TEST_F(OpenFileTest, AFirstLineIsReadAndNoMore) {
+  const auto line_of = [](const std::string& path) { return ReadFirstLine(path, 8, "a word", kShort); };
+  EXPECT_EQ(*line_of(File("one", "secret")), "secret");
+  EXPECT_EQ(*line_of(File("more", "secret\r\nmore\n")), "secret");
+  EXPECT_EQ(*line_of(File("most", "12345678\nmore")), "12345678");
+  EXPECT_EQ(*line_of(File("empty", "\nmore")), "");
+  EXPECT_EQ(*line_of("/dev/null"), "");
+  for (const std::string& path : {File("longer", "123456789\n"), std::string("/dev/zero")}) {
+    EXPECT_EQ(line_of(path).status(),
+              absl::InvalidArgumentError(absl::StrCat(
+                  "cannot read ", path, ": its first line has more than 8 bytes; allowed: a word")));
+  }
+  const std::string pipe = Pipe("pipe");
+  const Descriptor writer(open(pipe.c_str(), O_RDWR));  // which stays open
+  ASSERT_EQ(write(writer.get(), "secret\n", 7), 7);
+  EXPECT_EQ(*line_of(pipe), "secret");
+  EXPECT_THAT(std::string(line_of(Pipe("unwritten")).status().message()), HasSubstr("nobody writes to"));
+}
+
 TEST_F(OpenFileTest, NothingButAFileIsReplacedByRenaming) {
   EXPECT_TRUE(CheckReplaceable("--output", File("file", "")).ok());
   EXPECT_TRUE(CheckReplaceable("--output", Path("none")).ok());
