@@ -85,7 +85,8 @@ absl::Status SyncFolderOf(const std::string& path) {
 
 absl::Status CheckReplaceable(const std::string& path) {
   struct stat named;
-  if (stat(path.c_str(), &named) == 0 && !S_ISREG(named.st_mode)) return NotRegular(path);
+  const bool is_there = stat(path.c_str(), &named) == 0;
+  if (is_there ? !S_ISREG(named.st_mode) : errno == ELOOP) return NotRegular(path);
   const std::string part = PartOf(path);
   KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
   unlink(part.c_str());  // while it is locked: nobody else may be writing it
@@ -118,7 +119,8 @@ absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic) {
   // O_NONBLOCK: not to wait for a pipe's writer.
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (file < 0) return SystemError("cannot open", path);
+  // ENXIO: a socket. ELOOP: links that lead in a circle.
+  if (file < 0) return errno == ENXIO || errno == ELOOP ? NotRegular(path) : SystemError("cannot open", path);
   const absl::Cleanup close_file = [file] { close(file); };
   struct stat opened;
   if (fstat(file, &opened) != 0) return SystemError("cannot look at", path);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -126,6 +127,19 @@ TEST(CorrectionFileTest, WhatIsNoCorrectionIsNotReplacedByOne) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(refused.ToString(), HasSubstr(path + " is something else than a learned correction"));
   EXPECT_EQ(CheckCorrectionWritable(folder.path() + "/no/file").code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CorrectionFileTest, WhatIsNoFileIsRefusedByName) {
+  const test_support::TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe", loop = folder.path() + "/loop";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  ASSERT_EQ(symlink("loop", loop.c_str()), 0);
+  for (const std::string& path : {pipe, loop, folder.path()}) {
+    const absl::Status no_file =
+        absl::InvalidArgumentError(absl::StrCat(path, " is no regular file; allowed: one, or a new name"));
+    EXPECT_EQ(CheckCorrectionWritable(path), no_file);
+    EXPECT_EQ(ReadCorrectionFile(path).status(), no_file);
+  }
 }
 
 }  // namespace
