@@ -44,7 +44,8 @@ struct ModelReport {
   int64_t kv_bytes = 0;            // of that many tokens
   /// The part of kv_bytes that is needed once the prompt is done: layers with sliding windows keep only what the windows see.
   int64_t answer_kv_bytes = 0;
-  /// OK: the engine can run the model. Otherwise why not.
+  /// OK: an engine with default settings, and this context, runs the model; a correction beside it is one of its settings. Otherwise why
+  /// not. The values of weights are not looked at: one that is an infinity or NaN is found only when they are loaded.
   absl::Status runs;
 };
 

@@ -13,6 +13,7 @@
 #include "engine/model/model_config.h"
 #include "engine/model/model_file.h"
 #include "engine/model/model_weights.h"
+#include "engine/runtime/model_runtime.h"
 #include "engine/runtime/model_text.h"
 #include "engine/text/utf8.h"
 
@@ -68,12 +69,26 @@ absl::Status AddRunning(const model::GgufFile& file, std::string_view chat_forma
   KVBLEND_ASSIGN_OR_RETURN(const model::ModelConfig config, model::ReadModelConfig(file));
   KVBLEND_ASSIGN_OR_RETURN(const ModelText text, LoadModelText(file, config, chat_format, "today"));
   report.chat_format = text.chat_template->format_name();
+  if (report.kv_tokens > report.context_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("context is ", report.kv_tokens, "; allowed: 0 to the ",
+                                                   report.context_tokens, " tokens of ", report.path));
+  }
   for (const model::LayerConfig& layer : config.layers) {
     const int64_t window = layer.sliding_window == 0 ? report.kv_tokens : layer.sliding_window;
     report.answer_kv_bytes +=
         std::min(window, report.kv_tokens) * (report.kv_bytes_per_token / config.num_layers);
   }
-  return absl::OkStatus();
+  // A limited context may make it another model, as for the server.
+  const bool short_rope = config.UsesLongRope(config.context_length) &&
+                          !config.UsesLongRope(static_cast<int32_t>(report.kv_tokens));
+  blend::KeySpace key_space;
+  KVBLEND_ASSIGN_OR_RETURN(key_space.model_fingerprint, model::Fingerprint(file, short_rope));
+  report.fingerprint = ToHex(key_space.model_fingerprint);
+  key_space.format.num_layers = config.num_layers;
+  key_space.format.num_kv_heads = config.num_kv_heads;
+  key_space.format.head_dim = config.head_dim;
+  KVBLEND_RETURN_IF_ERROR(FindCorrection("auto", report.path, key_space).status());
+  return CheckIsLongEnough(report.kv_tokens);
 }
 
 std::string TokenizerOf(const model::GgufFile& file) {
@@ -125,10 +140,6 @@ absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t contex
     report.kv_bytes = static_cast<int64_t>(whole);
   }
   report.runs = AddRunning(file, chat_format, report);
-  if (report.runs.ok() && report.kv_tokens > report.context_tokens) {
-    report.runs = absl::InvalidArgumentError(absl::StrCat(
-        "context is ", report.kv_tokens, "; allowed: 0 to the ", report.context_tokens, " tokens of ", path));
-  }
   return report;
 }
 

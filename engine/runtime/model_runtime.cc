@@ -35,19 +35,6 @@ absl::StatusOr<kernels::KvEncoding> ChunkEncoding(const EngineOptions& options, 
   return encoding.value_or(int8 ? kernels::KvEncoding::kInt8 : kernels::DenseEncoding(kv_dtype));
 }
 
-/// Nothing where no correction is wanted, or none is found.
-absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const EngineOptions& options,
-                                                                 const blend::KeySpace& key_space) {
-  if (options.correction == "none") return std::nullopt;
-  const bool automatic = options.correction == "auto";
-  const std::string path = automatic ? CorrectionPath(options.model_path) : options.correction;
-  absl::StatusOr<kv::CorrectionFile> file = kv::ReadCorrectionFile(path);
-  if (automatic && absl::IsNotFound(file.status())) return std::nullopt;
-  if (!file.ok()) return file.status();
-  KVBLEND_RETURN_IF_ERROR(CheckCorrectionFits(path, file->correction, key_space));
-  return *std::move(file);
-}
-
 }  // namespace
 
 std::string CorrectionPath(const std::string& model_path) {
@@ -70,6 +57,26 @@ absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorre
                                                  correction.num_kv_heads, " x ", correction.head_dim,
                                                  "; allowed: the model's ", format.num_layers, " of ",
                                                  format.num_kv_heads, " x ", format.head_dim));
+}
+
+absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const std::string& setting,
+                                                                 const std::string& model_path,
+                                                                 const blend::KeySpace& key_space) {
+  if (setting == "none") return std::nullopt;
+  const bool automatic = setting == "auto";
+  const std::string path = automatic ? CorrectionPath(model_path) : setting;
+  absl::StatusOr<kv::CorrectionFile> file = kv::ReadCorrectionFile(path);
+  if (automatic && absl::IsNotFound(file.status())) return std::nullopt;
+  if (!file.ok()) return file.status();
+  KVBLEND_RETURN_IF_ERROR(CheckCorrectionFits(path, file->correction, key_space));
+  return *std::move(file);
+}
+
+absl::Status CheckIsLongEnough(int64_t context_tokens) {
+  if (context_tokens >= kMinCheckedTokens) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("self-check: a context of ", context_tokens,
+                                                    " tokens is too short; allowed: ", kMinCheckedTokens,
+                                                    " or more"));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options,
@@ -127,7 +134,8 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
                                .num_layers = config.num_layers,
                                .num_kv_heads = config.num_kv_heads,
                                .head_dim = config.head_dim};
-  KVBLEND_ASSIGN_OR_RETURN(runtime->given_correction, FindCorrection(options, runtime->key_space));
+  KVBLEND_ASSIGN_OR_RETURN(runtime->given_correction,
+                           FindCorrection(options.correction, options.model_path, runtime->key_space));
   if (const auto& given = runtime->given_correction; given.has_value()) {
     KVBLEND_ASSIGN_OR_RETURN(runtime->correction,
                              kv::LoadedCorrection::Load(given->correction, given->version, backend));

@@ -17,6 +17,7 @@ namespace {
 // Tokens per span. Odd, so that spans straddle pages and tiles.
 constexpr int32_t kSpanTokens = 37;
 constexpr int32_t kNumChunks = 3;
+static_assert(kMinCheckedTokens == kNumChunks + 2);  // an anchor, the chunks, a question
 
 absl::Status NeverStop() { return absl::OkStatus(); }
 
@@ -64,12 +65,8 @@ double Limit(const ModelRuntime& runtime) {
 }  // namespace
 
 absl::StatusOr<double> RunSelfCheck(ModelRuntime& runtime) {
-  const int32_t span_tokens = std::min(kSpanTokens, runtime.max_context_tokens / (kNumChunks + 2));
-  if (span_tokens < 1) {
-    return absl::FailedPreconditionError(absl::StrCat("self-check: a context of ", runtime.max_context_tokens,
-                                                      " tokens is too short; allowed: ", kNumChunks + 2,
-                                                      " or more"));
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckIsLongEnough(runtime.max_context_tokens));
+  const int32_t span_tokens = std::min(kSpanTokens, runtime.max_context_tokens / kMinCheckedTokens);
   const prompt::PromptLayout layout = MakeLayout(runtime.config.vocab_size, span_tokens);
   KVBLEND_ASSIGN_OR_RETURN(const auto chunk_store,
                            store::ChunkStore::Create({.byte_budget = int64_t{1} << 30}));

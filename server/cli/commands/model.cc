@@ -22,9 +22,10 @@ Examples:
 )";
 
 constexpr char kInspectExamples[] =
-    R"(Nothing is loaded, and no server is asked. Exit code 0: the model will run; 1: something that it asks for is not
-implemented; 2: it holds a value that is not allowed, or --context is longer than the model's; 3: no such file; 5: it is
-damaged. The reason stands on standard error.
+    R"(Nothing is loaded, and no server is asked. Exit code 0: the model will run, unless a weight is an infinity or NaN, which
+only loading it finds; 1: something that it asks for is not implemented, or the context is too short for the server's
+self-check; 2: it holds a value that is not allowed, --context is longer than the model's, or MODEL.kvcorrection is of
+another model; 3: no such file; 5: it is damaged. The reason stands on standard error.
 
 Examples:
   kvblend model inspect model.gguf --context 8192

@@ -4,6 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "engine/api/model_report.h"
+#include "engine/kv/correction_file.h"
 #include "tests/support/backend_decorator.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
@@ -51,6 +57,44 @@ TEST(SelfCheck, PassesWithTheShortestContextThatItCanUseAndSaysWhichThatIs) {
   const absl::Status status = CheckOn(kernels::CreateReferenceBackend(), "f32", /*context=*/4).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(status.message(), HasSubstr("a context of 4 tokens is too short"));
+}
+
+/// What an engine with default settings says of a model when it begins, and what InspectModel says.
+void ExpectTheSame(const std::string& path, int32_t context, absl::StatusCode expected) {
+  SCOPED_TRACE(testing::Message() << "context " << context);
+  EngineOptions options;
+  options.model_path = path;
+  options.device = "cpu";
+  options.num_threads = 1;
+  options.max_context_tokens = context;
+  const absl::Status created = Engine::Create(options).status();
+  EXPECT_EQ(created.code(), expected) << created;
+  const absl::StatusOr<ModelReport> report = InspectModel(path, context);
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_EQ(report->runs, created);
+}
+
+TEST(InspectModel, SaysWhatAnEngineSays) {
+  const test_support::TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const test_support::TinyModelSpec& spec) {
+    EXPECT_TRUE(test_support::WriteTinyModel(folder.path() + "/" + name, spec).ok());
+    return folder.path() + "/" + name;
+  };
+  ExpectTheSame(write("1", {.context_length = 1}), 0, absl::StatusCode::kFailedPrecondition);
+  ExpectTheSame(write("4", {.context_length = 4}), 0, absl::StatusCode::kFailedPrecondition);
+  ExpectTheSame(write("5", {.context_length = 5}), 0, absl::StatusCode::kOk);
+  const std::string path = write("model", {});
+  ExpectTheSame(path, 4, absl::StatusCode::kFailedPrecondition);
+  ExpectTheSame(path, 0, absl::StatusCode::kOk);
+
+  std::ofstream(CorrectionPath(path)) << "no correction";
+  ExpectTheSame(path, 0, absl::StatusCode::kInvalidArgument);
+  kv::LearnedCorrection other;  // of a model that is not this one
+  other.num_kv_heads = 2;
+  other.head_dim = 8;
+  other.layers.resize(2);
+  std::ofstream(CorrectionPath(path), std::ios::binary) << kv::EncodeCorrection(other);
+  ExpectTheSame(path, 0, absl::StatusCode::kInvalidArgument);
 }
 
 /// Mixes up K and V of what comes from the store.
