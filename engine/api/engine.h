@@ -93,7 +93,7 @@ class Engine {
   virtual ChunkCatalog& chunks() = 0;
 
   /// Cuts a document into chunks and looks them up; computes nothing. On the caller's thread: some
-  /// microseconds per token. kInvalidArgument: bad field.
+  /// microseconds per token. kInvalidArgument: bad field; kCancelled: request.gone says so.
   virtual absl::StatusOr<DocumentChunks> SplitDocument(const SplitDocumentRequest& request) = 0;
 
   /// How many tokens a text has on its own, which is how chunks are tokenized.

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/api/chunk_key.h"
 #include "engine/api/request_trace.h"
 #include "engine/api/tier.h"
 
@@ -201,6 +203,8 @@ struct SplitDocumentRequest {
   bool goes_on = false;         // more of the document follows `text`: leave out chunks that need it
   int32_t chunk_tokens = 512;   // [16, context - anchor]
   int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
+  /// Asked between two chunks, on the thread of the call: true ends it with kCancelled. Empty: nobody can go.
+  std::function<bool()> gone = nullptr;
 };
 
 // --- reports ---------------------------------------------------------------------------------------------
@@ -356,8 +360,8 @@ struct DocumentChunk {
   int64_t end_byte = 0;
   int32_t num_tokens = 0;
   int64_t stored_bytes = 0;  // what its KV takes in the store
-  std::string key;           // hex
-  bool stored = false;       // if so, PutChunks would compute and write nothing
+  ChunkKey key = {};
+  bool stored = false;  // if so, PutChunks would compute and write nothing
 };
 
 struct DocumentChunks {

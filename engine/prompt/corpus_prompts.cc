@@ -38,13 +38,12 @@ absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& cor
   KVBLEND_RETURN_IF_ERROR(Check(corpus));
   std::vector<std::string> chunks;
   for (const std::string& document : corpus.documents) {
-    KVBLEND_ASSIGN_OR_RETURN(
-        const DocumentChunks split,
-        SplitDocument(document, /*goes_on=*/false, {.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0},
-                      tokenizer));
-    for (const DocumentChunk& chunk : split.chunks) {
+    const SplitOptions options = {.chunk_tokens = corpus.chunk_tokens, .overlap_tokens = 0};
+    const auto add = [&](const DocumentChunk& chunk) {
       chunks.push_back(absl::StrCat(document.substr(chunk.begin, chunk.end - chunk.begin), "\n\n"));
-    }
+      return absl::OkStatus();
+    };
+    KVBLEND_RETURN_IF_ERROR(SplitDocument(document, /*goes_on=*/false, options, tokenizer, add).status());
   }
   std::mt19937 random(1);
   for (size_t i = chunks.size(); i > 1; --i) std::swap(chunks[i - 1], chunks[random() % i]);

@@ -88,18 +88,16 @@ class Splitter {
         window_(tokenizer),
         chunk_(tokenizer) {}
 
-  absl::StatusOr<DocumentChunks> Run() {
-    DocumentChunks result;
+  absl::StatusOr<size_t> Run(const OnChunk& on_chunk) {
     size_t begin = 0;
     while (begin < text_.size()) {
       KVBLEND_ASSIGN_OR_RETURN(const std::optional<size_t> end, EndOfChunk(begin));
       if (!end.has_value()) break;
       const size_t next = *end == text_.size() && !goes_on_ ? *end : NextBegin(begin, *end);
-      result.chunks.push_back({.begin = begin, .end = *end, .token_ids = chunk_.TakeIds()});
+      KVBLEND_RETURN_IF_ERROR(on_chunk({.begin = begin, .end = *end, .token_ids = chunk_.TakeIds()}));
       begin = next;
     }
-    result.next_begin = begin;
-    return result;
+    return begin;
   }
 
  private:
@@ -186,13 +184,13 @@ absl::Status ValidateSplitOptions(const SplitOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DocumentChunks> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
-                                             const text::Tokenizer& tokenizer) {
+absl::StatusOr<size_t> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
+                                     const text::Tokenizer& tokenizer, const OnChunk& on_chunk) {
   if (absl::Status status = ValidateSplitOptions(options); !status.ok()) return status;
   if (const auto offset = text::FirstInvalidUtf8(text)) {
     return absl::InvalidArgumentError(absl::StrCat("text is not valid UTF-8 at byte ", *offset));
   }
-  return Splitter(text, goes_on, options, tokenizer).Run();
+  return Splitter(text, goes_on, options, tokenizer).Run(on_chunk);
 }
 
 }  // namespace kvblend::prompt

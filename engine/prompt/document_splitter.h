@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 #include <vector>
 
@@ -40,23 +41,23 @@ struct DocumentChunk {
   std::vector<text::TokenId> token_ids;
 };
 
-struct DocumentChunks {
-  std::vector<DocumentChunk> chunks;
-  /// Where the next chunk begins; the text's size when there is none.
-  size_t next_begin = 0;
-};
+/// Takes the next chunk; an error ends the splitting.
+using OnChunk = std::function<absl::Status(const DocumentChunk& chunk)>;
 
+/// Hands over the chunks one by one, since a long text may have a million of them, and returns where the next one begins: the text's size
+/// when there is none.
+///
 /// Every byte of the text is in a chunk; chunks come in order, the first begins with the text, and only an
 /// empty text has none. Each but the last has at least half of chunk_tokens, unless the text has few places
 /// to cut. Each but the first begins inside the one before: the two share at most overlap_tokens tokens, and
 /// at least half as many, so that the second can begin at a good place.
 ///
 /// With `goes_on`, `text` is the front of a longer document, cut between two characters: chunks that could
-/// depend on what follows are left out, and next_begin is where the next piece has to begin.
+/// depend on what follows are left out, and what is returned is where the next piece has to begin.
 ///
 /// kInvalidArgument: bad options, ill-formed UTF-8 (with its byte offset), or a character that normalization makes more of than
-/// fits a chunk.
-absl::StatusOr<DocumentChunks> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
-                                             const text::Tokenizer& tokenizer);
+/// fits a chunk. Otherwise the error of `on_chunk`.
+absl::StatusOr<size_t> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
+                                     const text::Tokenizer& tokenizer, const OnChunk& on_chunk);
 
 }  // namespace kvblend::prompt

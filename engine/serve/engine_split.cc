@@ -32,13 +32,10 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
                            validator_.AnchorTokens(request.anchoring, request.system_text, request.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(const prompt::SplitOptions options,
                            validator_.SplitOptions(request, static_cast<int64_t>(anchor_ids.size())));
-  KVBLEND_ASSIGN_OR_RETURN(
-      const prompt::DocumentChunks split,
-      prompt::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer));
   const Digest anchor_hash = store::HashTokens(anchor_ids);
   DocumentChunks result;
-  result.next_byte = static_cast<int64_t>(split.next_begin);
-  for (const prompt::DocumentChunk& chunk : split.chunks) {
+  const auto add = [&](const prompt::DocumentChunk& chunk) -> absl::Status {
+    if (request.gone && request.gone()) return absl::CancelledError("the client has gone");
     const store::ChunkAddress address =
         blend::AddressIn(runtime_->key_space, request.caller.tenant_namespace, anchor_hash, chunk.token_ids);
     KVBLEND_ASSIGN_OR_RETURN(const int64_t stored_bytes,
@@ -48,9 +45,14 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
          .end_byte = static_cast<int64_t>(chunk.end),
          .num_tokens = address.num_tokens,
          .stored_bytes = stored_bytes,
-         .key = address.key.ToHex(),
+         .key = address.key,
          .stored = IsStored(*chunk_store_, request.caller.tenant_namespace, address.key)});
-  }
+    return absl::OkStatus();
+  };
+  KVBLEND_ASSIGN_OR_RETURN(
+      const size_t next_begin,
+      prompt::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer, add));
+  result.next_byte = static_cast<int64_t>(next_begin);
   return result;
 }
 

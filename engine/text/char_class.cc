@@ -57,16 +57,15 @@ constexpr CharClass ClassByScan(uint32_t code_point) {
   return CharClass::kOther;
 }
 
-constexpr auto kAsciiClasses = [] {
+}  // namespace
+
+constinit const std::array<CharClass, 128> kAsciiClasses = [] {
   std::array<CharClass, 128> classes{};
   for (uint32_t i = 0; i < classes.size(); ++i) classes[i] = ClassByScan(i);
   return classes;
 }();
 
-}  // namespace
-
-CharClass ClassOf(uint32_t code_point) {
-  if (code_point < kAsciiClasses.size()) return kAsciiClasses[code_point];
+CharClass ClassBeyondAscii(uint32_t code_point) {
   const auto* range =
       std::lower_bound(kRanges.begin(), kRanges.end(), code_point,
                        [](const ClassRange& candidate, uint32_t value) { return candidate.last < value; });

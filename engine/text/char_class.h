@@ -1,6 +1,7 @@
 // The classes of characters that pre-tokenizer patterns distinguish.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -36,8 +37,15 @@ constexpr bool IsIn(CharClass one, CharClasses classes) {
 
 inline constexpr CharClasses kLetters = CharClass::kUpper | CharClass::kLower | CharClass::kCaseless;
 
-/// Class of a code point by Unicode 16.0; kOther for what is not assigned there.
-CharClass ClassOf(uint32_t code_point);
+extern const std::array<CharClass, 128> kAsciiClasses;
+
+/// ClassOf of what is not ASCII.
+CharClass ClassBeyondAscii(uint32_t code_point);
+
+/// Class of a code point by Unicode 16.0; kOther for what is not assigned there. Inline, as tokenizers call it for every character.
+inline CharClass ClassOf(uint32_t code_point) {
+  return code_point < kAsciiClasses.size() ? kAsciiClasses[code_point] : ClassBeyondAscii(code_point);
+}
 
 /// `text` without the characters of class kSpace at that end, which is what tokens with 'rstrip' and 'lstrip' take from
 /// their neighbours. Python's str.strip() takes U+001C to U+001F as well. REQUIRES: valid UTF-8.

@@ -22,12 +22,10 @@ size_t AsciiRun(std::string_view text, size_t begin) {
 
 }  // namespace
 
-Utf8Step DecodeUtf8At(std::string_view text, size_t begin) {
+Utf8Step DecodeBeyondAscii(std::string_view text, size_t begin) {
   using Kind = Utf8Step::Kind;
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[begin + i]); };
   const uint8_t lead = byte(0);
-  if (lead < 0x80) return {Kind::kValid, lead, 1};
-
   uint32_t length;
   uint32_t code_point;
   // The second byte's range excludes overlong forms, surrogates and what lies beyond U+10FFFF.

@@ -22,8 +22,15 @@ struct Utf8Step {
   uint32_t length;      // bytes, 1..4
 };
 
-/// REQUIRES: begin < text.size().
-Utf8Step DecodeUtf8At(std::string_view text, size_t begin);
+/// DecodeUtf8At of a byte that is not ASCII.
+Utf8Step DecodeBeyondAscii(std::string_view text, size_t begin);
+
+/// REQUIRES: begin < text.size(). Inline, as tokenizers call it several times for every character.
+inline Utf8Step DecodeUtf8At(std::string_view text, size_t begin) {
+  const auto lead = static_cast<uint8_t>(text[begin]);
+  if (lead < 0x80) return {Utf8Step::Kind::kValid, lead, 1};
+  return DecodeBeyondAscii(text, begin);
+}
 
 /// Offset of the first byte that does not belong to a valid character; nullopt when all of `text` is valid.
 std::optional<size_t> FirstInvalidUtf8(std::string_view text);

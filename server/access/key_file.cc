@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "engine/api/names.h"
+#include "server/convert/parse_message.h"
 #include "server/json/json.h"
 
 namespace kvblend::server {
@@ -24,9 +25,12 @@ constexpr size_t kMaxKeys = 10'000;
 constexpr char kKeyPrefix[] = "kvb_";  // for people and for scanners that look for keys in what is published
 
 absl::Status CheckName(const std::string& field, const std::string& name) {
-  if (!name.empty() && name.size() <= kMaxNameBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", name.size(), " bytes; allowed: 1 to ", kMaxNameBytes));
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, " has ", name.size(), " bytes; allowed: 1 to ", kMaxNameBytes));
+  }
+  const std::string problem = Utf8Problem(field, name);  // JSON would hold another name
+  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problem);
 }
 
 /// Lower is sooner.

@@ -181,8 +181,9 @@ class TenantCalls : public Calls {
     return Compute(&Calls::Put, std::move(request), caller, std::move(sink));
   }
 
-  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
-    return AskAtLength(&Calls::Split, std::move(request));
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                  const CallerContext& caller) override {
+    return AskAtLength(&Calls::Split, std::move(request), caller);
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
     KVBLEND_RETURN_IF_ERROR(TakeReadable("read_namespaces", request.mutable_read_namespaces()));
@@ -258,20 +259,22 @@ class TenantCalls : public Calls {
                                                     std::string(Name(tenant_.max_priority)), "'"));
   }
 
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Ask(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
+  template <typename Request, typename Response, typename... Caller>
+  absl::StatusOr<Response> Ask(absl::StatusOr<Response> (Calls::*call)(Request, Caller...), Request request,
+                               std::type_identity_t<Caller>... caller) {
     KVBLEND_RETURN_IF_ERROR(TakeNamespace(request));
-    absl::StatusOr<Response> response = (calls_.*call)(std::move(request));
+    absl::StatusOr<Response> response = (calls_.*call)(std::move(request), caller...);
     if (!response.ok()) return LeaveOutOthers(response.status(), tenant_);
     return response;
   }
 
   /// For calls that take time and threads, as computing does.
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> AskAtLength(absl::StatusOr<Response> (Calls::*call)(Request), Request request) {
+  template <typename Request, typename Response, typename... Caller>
+  absl::StatusOr<Response> AskAtLength(absl::StatusOr<Response> (Calls::*call)(Request, Caller...),
+                                       Request request, std::type_identity_t<Caller>... caller) {
     Place place(quota_);
     KVBLEND_RETURN_IF_ERROR(quota_->Begin(place.hold()));
-    return Ask(call, std::move(request));
+    return Ask(call, std::move(request), caller...);
   }
 
   template <typename Request, typename Event>

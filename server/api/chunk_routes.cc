@@ -1,4 +1,7 @@
 // /v1/chunks: the chunk store, in the messages of kvblend.v1 as protobuf writes them in JSON.
+#include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -81,29 +84,44 @@ void Put(ApiState& state, const HttpRequest& request, const std::shared_ptr<Http
 std::string JsonOf(const google::protobuf::Message& response) { return MessageToJson(response); }
 std::string JsonOf(const v1::SplitDocumentResponse& response) { return SplitToJson(response); }
 
-/// Ends a call that has one answer.
+/// Ends a call that has one answer, which may be large: it is in memory once at a time.
 template <typename Response>
-void Answer(CallLog& log, const absl::StatusOr<Response>& response, HttpResponder& responder) {
+void Answer(CallLog& log, absl::StatusOr<Response> response, HttpResponder& responder) {
   log.End(response.status());
-  responder.Send(response.ok() ? JsonResponse(JsonOf(*response)) : ErrorResponse(response.status()));
+  if (!response.ok()) return responder.Send(ErrorResponse(response.status()));
+  HttpResponse json = JsonResponse(JsonOf(*response));
+  response = absl::CancelledError();
+  responder.Send(std::move(json));
 }
 
-/// A message in, a message out.
-template <typename Request, typename Response>
+/// Whether the client of `responder` has gone.
+std::function<bool()> GoneOf(HttpResponder& responder) {
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  responder.OnGone([gone] { *gone = true; });
+  return [gone] { return gone->load(); };
+}
+
+/// A message in, a message out. `call` may ask for a CallerContext behind the message.
+template <typename Request, typename Response, typename... Caller>
 HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
-                           absl::StatusOr<Response> (Calls::*call)(Request)) {
+                           absl::StatusOr<Response> (Calls::*call)(Request, Caller...)) {
   return [state, method, call](const HttpRequest& http_request,
                                const std::shared_ptr<HttpResponder>& responder) {
     const auto log = state->Log(http_request, method);
-    const absl::StatusOr<Response> response = [&]() -> absl::StatusOr<Response> {
+    absl::StatusOr<Response> response = [&]() -> absl::StatusOr<Response> {
       const auto calls = state->Admit(http_request);
       if (!calls.ok()) return calls.status();
       KVBLEND_RETURN_IF_ERROR(CheckQuery(http_request, {}));
       Request request;
       KVBLEND_RETURN_IF_ERROR(openai::ParseMessageBody(http_request.body, &request));
-      return (calls->get()->*call)(std::move(request));
+      if constexpr (sizeof...(Caller) == 0) {
+        return (calls->get()->*call)(std::move(request));
+      } else {
+        return (calls->get()->*call)(std::move(request),
+                                     {.client = http_request.peer_host, .gone = GoneOf(*responder)});
+      }
     }();
-    Answer(*log, response, *responder);
+    Answer(*log, std::move(response), *responder);
   };
 }
 
@@ -124,12 +142,12 @@ absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {
 
 void List(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "ListChunks");
-  const auto response = [&]() -> absl::StatusOr<v1::ListChunksResponse> {
+  auto response = [&]() -> absl::StatusOr<v1::ListChunksResponse> {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     KVBLEND_ASSIGN_OR_RETURN(v1::ListChunksRequest list, ListRequest(request));
     return calls->List(std::move(list));
   }();
-  Answer(*log, response, *responder);
+  Answer(*log, std::move(response), *responder);
 }
 
 absl::Status NotStored(const std::string& key) {
@@ -138,7 +156,7 @@ absl::Status NotStored(const std::string& key) {
 
 void StatOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "StatChunks");
-  const auto response = [&]() -> absl::StatusOr<v1::ChunkInfo> {
+  auto response = [&]() -> absl::StatusOr<v1::ChunkInfo> {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace"}));
     v1::StatChunksRequest stat;
@@ -148,12 +166,12 @@ void StatOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<
     if (found.chunks().empty()) return NotStored(request.path_values.at("key"));
     return found.chunks(0);
   }();
-  Answer(*log, response, *responder);
+  Answer(*log, std::move(response), *responder);
 }
 
 void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
   const auto log = state.Log(request, "DeleteChunks");
-  const auto response = [&]() -> absl::StatusOr<v1::DeleteChunksResponse> {
+  auto response = [&]() -> absl::StatusOr<v1::DeleteChunksResponse> {
     KVBLEND_ASSIGN_OR_RETURN(const std::shared_ptr<Calls> calls, state.Admit(request));
     KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace"}));
     v1::DeleteChunksRequest removal;
@@ -163,7 +181,7 @@ void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_pt
     if (removed.deleted() == 0) return NotStored(request.path_values.at("key"));
     return removed;
   }();
-  Answer(*log, response, *responder);
+  Answer(*log, std::move(response), *responder);
 }
 
 using StateHandler = void (*)(ApiState&, const HttpRequest&, const std::shared_ptr<HttpResponder>&);

@@ -2,6 +2,7 @@
 // these calls, and the command line makes them: of an engine in its own process or of a server.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,6 +22,8 @@ struct CallerContext {
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<RequestTrace> trace =
       nullptr;  // where Generate and Score note what their time goes to; null: nowhere
+  /// Whether nobody waits for the answer any more. Asked meanwhile by Split, which takes long and has no handle. Empty: somebody does.
+  std::function<bool()> gone = nullptr;
 };
 
 /// Receives a stream: OnEvent any number of times, then OnDone once. On threads of the callee's, one call at
@@ -51,7 +54,8 @@ class Calls {
   virtual Started Put(v1::PutChunksRequest request, const CallerContext& caller,
                       std::shared_ptr<EventSink<v1::PutChunkProgress>> sink) = 0;
 
-  virtual absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) = 0;
+  virtual absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                          const CallerContext& caller) = 0;
   virtual absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) = 0;
   virtual absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) = 0;
   virtual absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) = 0;

@@ -134,9 +134,11 @@ Calls::Started EngineCalls::Put(v1::PutChunksRequest request, const CallerContex
   return engine->PutChunks(std::move(converted), std::make_shared<PutToSink>(std::move(sink)));
 }
 
-absl::StatusOr<v1::SplitDocumentResponse> EngineCalls::Split(v1::SplitDocumentRequest request) {
+absl::StatusOr<v1::SplitDocumentResponse> EngineCalls::Split(v1::SplitDocumentRequest request,
+                                                             const CallerContext& caller) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
-  KVBLEND_ASSIGN_OR_RETURN(const SplitDocumentRequest converted, FromProto(std::move(request)));
+  KVBLEND_ASSIGN_OR_RETURN(SplitDocumentRequest converted, FromProto(std::move(request)));
+  converted.gone = caller.gone;
   KVBLEND_ASSIGN_OR_RETURN(const DocumentChunks chunks, engine->SplitDocument(converted));
   return ToProto(chunks);
 }

@@ -30,7 +30,8 @@ class EngineCalls : public Calls {
                 std::shared_ptr<EventSink<v1::ScoreEvent>> sink) override;
   Started Put(v1::PutChunksRequest request, const CallerContext& caller,
               std::shared_ptr<EventSink<v1::PutChunkProgress>> sink) override;
-  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override;
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                  const CallerContext& caller) override;
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override;
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override;
   absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override;

@@ -84,8 +84,13 @@ std::string MessageToJson(const google::protobuf::Message& message) {
 std::string SplitToJson(const v1::SplitDocumentResponse& response) {
   constexpr int kPieceChunks = 256;
   constexpr absl::string_view kBegin = "{\"chunks\":[";
+  constexpr size_t kHeadRoom = 4096;  // for the end of the JSON, and what a transport puts in front
   const size_t end_size = MessageToJson(v1::SplitDocumentResponse()).size() - kBegin.size();
   std::string json(kBegin);
+  v1::SplitDocumentResponse
+      longest;  // as chunks come in the order of the text, the last one has the most digits
+  if (response.chunks_size() > 0) *longest.add_chunks() = response.chunks(response.chunks_size() - 1);
+  json.reserve(MessageToJson(longest).size() * static_cast<size_t>(response.chunks_size()) + kHeadRoom);
   for (int begin = 0; begin < response.chunks_size(); begin += kPieceChunks) {
     v1::SplitDocumentResponse piece;
     for (int i = begin; i < std::min(begin + kPieceChunks, response.chunks_size()); ++i) {
@@ -98,7 +103,8 @@ std::string SplitToJson(const v1::SplitDocumentResponse& response) {
   }
   v1::SplitDocumentResponse without_chunks;
   without_chunks.set_next_byte(response.next_byte());
-  return absl::StrCat(json, MessageToJson(without_chunks).substr(kBegin.size()));
+  absl::StrAppend(&json, absl::string_view(MessageToJson(without_chunks)).substr(kBegin.size()));
+  return json;
 }
 
 }  // namespace kvblend::server

@@ -148,7 +148,7 @@ v1::SplitDocumentResponse ToProto(const DocumentChunks& chunks) {
     message.set_end_byte(chunk.end_byte);
     message.set_num_tokens(chunk.num_tokens);
     message.set_stored_bytes(chunk.stored_bytes);
-    message.set_key(chunk.key);
+    message.set_key(chunk.key.ToHex());
     message.set_stored(chunk.stored);
   }
   to.set_next_byte(chunks.next_byte);

@@ -108,10 +108,11 @@ class CallHandler {
     return reactor;
   }
 
-  template <typename Request, typename Response>
+  /// `call` may ask for a CallerContext behind the request.
+  template <typename Request, typename Response, typename... Caller>
   grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes,
                                    grpc::ByteBuffer* response, const char* method,
-                                   absl::StatusOr<Response> (Calls::*call)(Request),
+                                   absl::StatusOr<Response> (Calls::*call)(Request, Caller...),
                                    ServerThreads::Kind kind = ServerThreads::Kind::kQuick) const {
     const auto log =
         std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
@@ -130,7 +131,15 @@ class CallHandler {
       Request request;
       absl::Status status = ParseByteBuffer(bytes, &request);
       if (!status.ok()) return refuse(status);
-      const absl::StatusOr<Response> message = (calls.get()->*call)(std::move(request));
+      const absl::StatusOr<Response> message = [&] {
+        if constexpr (sizeof...(Caller) == 0) {
+          return (calls.get()->*call)(std::move(request));
+        } else {
+          return (calls.get()->*call)(std::move(request), {.client = PeerHost(context->peer()),
+                                                           .deadline = DeadlineOf(*context),
+                                                           .gone = [&] { return stream->gone(); }});
+        }
+      }();
       if (!message.ok()) return refuse(message.status());
       stream->Push(ToByteBuffer(*message));
       stream->Close(absl::OkStatus());

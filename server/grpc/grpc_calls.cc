@@ -134,7 +134,8 @@ class GrpcCalls : public Calls {
                   [this](auto... arguments) { chunks_->async()->Put(arguments...); });
   }
 
-  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                  const CallerContext&) override {
     return Unary("Split", *chunks_, &v1::Chunks::Stub::Split, request);
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {

@@ -26,7 +26,8 @@ void Answer::Send(HttpResponse response) {
   response = WithRequestId(std::move(response));
   const bool close = connection_->closes_after_answer();
   std::string bytes = ResponseHead(response, BodyFraming::kLength, close);
-  if (!connection_->head_only()) bytes += response.body;
+  // A large body is moved, and not there twice.
+  if (!connection_->head_only()) bytes = std::move(response.body.insert(0, bytes));
   EndWith(std::move(bytes), Connection::End::kAnswer, close);
 }
 

@@ -47,12 +47,20 @@ TEST(CallThreadsTest, BoundsWhatWaitsAndDoesAllThatItTook) {
 class SlowCalls : public EngineCalls {
  public:
   using EngineCalls::EngineCalls;
-  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                  const CallerContext& caller) override {
     ++splitting;
+    if (until_gone) {
+      while (!caller.gone()) std::this_thread::yield();
+      ++left;
+      return absl::CancelledError("the client has gone");
+    }
     go_on.WaitForNotification();
-    return EngineCalls::Split(std::move(request));
+    return EngineCalls::Split(std::move(request), caller);
   }
   std::atomic<int> splitting{0};
+  std::atomic<bool> until_gone{false};  // then it ends when its client has gone instead
+  std::atomic<int> left{0};
   absl::Notification go_on;
 };
 
@@ -157,6 +165,33 @@ TEST_F(SlowCallsTest, OverHttpToo) {
   calls_.go_on.Notify();
   for (std::thread& split : splits) split.join();
   EXPECT_EQ(answered, kSplits);
+}
+
+TEST_F(SlowCallsTest, ASplitLearnsThatItsClientHasGone) {
+  calls_.until_gone = true;
+  grpc::ClientContext context;
+  std::thread over_grpc([&] {
+    v1::SplitDocumentResponse response;
+    EXPECT_EQ(v1::Chunks::NewStub(channel_)->Split(&context, {}, &response).error_code(),
+              grpc::StatusCode::CANCELLED);
+  });
+  while (calls_.splitting < 1) std::this_thread::yield();
+  context.TryCancel();
+  over_grpc.join();
+  while (calls_.left < 1) std::this_thread::yield();
+
+  HttpServerOptions options;
+  options.address = {"127.0.0.1", 0};
+  const auto api =
+      HttpServer::Start(options, ApiRoutes({.calls = &calls_, .metrics = &metrics_, .model_id = "m"}),
+                        ApiErrorPage)
+          .value();
+  httplib::Client client("127.0.0.1", api->port());
+  std::thread over_http([&] { EXPECT_FALSE(client.Post("/v1/chunks/split", "{}", "application/json")); });
+  while (calls_.splitting < 2) std::this_thread::yield();
+  client.stop();
+  over_http.join();
+  while (calls_.left < 2) std::this_thread::yield();
 }
 
 /// Ends a server of which some calls work and others wait for a thread; returns how many were begun.

@@ -85,7 +85,7 @@ absl::StatusOr<DocumentChunks> FakeEngine::SplitDocument(const SplitDocumentRequ
                              .end_byte = end,
                              .num_tokens = static_cast<int32_t>(end - result.next_byte),
                              .stored_bytes = 100,
-                             .key = std::string(64, 'a'),
+                             .key = *ChunkKey::FromHex(std::string(64, 'a')),
                              .stored = result.next_byte == 0});
     result.next_byte = end;
   }

@@ -29,7 +29,7 @@ absl::Status SplitInPieces(
     while (end < text.size() && IsInsideCharacter(text[end])) ++end;
     request.set_text(std::string(text.substr(begin, end - begin)));
     request.set_goes_on(end < text.size());
-    KVBLEND_ASSIGN_OR_RETURN(const v1::SplitDocumentResponse piece, calls.Split(request));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::SplitDocumentResponse piece, calls.Split(request, {}));
     const auto size = static_cast<int64_t>(end - begin);
     const int64_t split_bytes = piece.next_byte();
     if (split_bytes < 0 || split_bytes > size || (!request.goes_on() && split_bytes != size)) {

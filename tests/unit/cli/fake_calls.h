@@ -103,7 +103,8 @@ class FakeCalls : public Calls {
 
   /// A chunk for every chunk_tokens * bytes_per_token bytes, without overlap; whole ones only of a text that
   /// goes on. Keys are as Put gives them: by length.
-  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request) override {
+  absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
+                                                  const CallerContext&) override {
     absl::MutexLock lock(&mutex);
     split.push_back(request);
     if (!split_status.ok()) return split_status;

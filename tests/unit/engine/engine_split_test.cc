@@ -56,9 +56,9 @@ TEST_F(EngineSplitTest, KeysAndTokensAreThoseOfPutChunks) {
   const auto put = Put(texts);
   ASSERT_THAT(put->progress, SizeIs(texts.size()));
   for (size_t i = 0; i < texts.size(); ++i) {
-    EXPECT_EQ(put->progress[i].key, split->chunks[i].key);
+    EXPECT_EQ(put->progress[i].key, split->chunks[i].key.ToHex());
     EXPECT_EQ(put->progress[i].num_tokens, split->chunks[i].num_tokens);
-    const auto stored = engine_->chunks().Stat("", *ChunkKey::FromHex(split->chunks[i].key));
+    const auto stored = engine_->chunks().Stat("", split->chunks[i].key);
     ASSERT_TRUE(stored.ok());
     EXPECT_GE(stored->bytes, split->chunks[i].stored_bytes);
     EXPECT_LE(stored->bytes, split->chunks[i].stored_bytes + 1024) << "but for the bookkeeping";
@@ -86,6 +86,16 @@ TEST_F(EngineSplitTest, PiecesOfADocument) {
   ASSERT_LT(piece->chunks.size(), whole->chunks.size());
   for (size_t i = 0; i < piece->chunks.size(); ++i) EXPECT_EQ(piece->chunks[i].key, whole->chunks[i].key);
   EXPECT_EQ(piece->next_byte, whole->chunks[piece->chunks.size()].begin_byte);
+}
+
+TEST_F(EngineSplitTest, EndsWhenItsClientHasGone) {
+  SplitDocumentRequest document = Document();
+  int asked = 0;
+  document.gone = [&] { return ++asked == 3; };
+  EXPECT_EQ(engine_->SplitDocument(document).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked, 3) << "between chunks, and not once more";
+  document.gone = [] { return false; };
+  EXPECT_TRUE(engine_->SplitDocument(document).ok());
 }
 
 TEST_F(EngineSplitTest, WhatIsWrongIsNamed) {

@@ -50,6 +50,24 @@ bool IsCut(std::string_view text, size_t position) {
   return position == text.size() || (static_cast<unsigned char>(text[position]) & 0xC0) != 0x80;
 }
 
+struct DocumentChunks {
+  std::vector<DocumentChunk> chunks;
+  size_t next_begin = 0;
+};
+
+absl::StatusOr<DocumentChunks> SplitWhole(std::string_view text, bool goes_on, const SplitOptions& options,
+                                          const text::Tokenizer& tokenizer) {
+  DocumentChunks split;
+  const absl::StatusOr<size_t> next_begin =
+      SplitDocument(text, goes_on, options, tokenizer, [&](const DocumentChunk& chunk) {
+        split.chunks.push_back(chunk);
+        return absl::OkStatus();
+      });
+  if (!next_begin.ok()) return next_begin.status();
+  split.next_begin = *next_begin;
+  return split;
+}
+
 /// What a reader of a long file does: pieces, each from where the next chunk begins.
 std::vector<DocumentChunk> SplitInPieces(std::string_view text, const SplitOptions& options,
                                          const text::Tokenizer& tokenizer, std::mt19937& random) {
@@ -59,7 +77,7 @@ std::vector<DocumentChunk> SplitInPieces(std::string_view text, const SplitOptio
   while (begin < text.size()) {
     size_t end = std::min(begin + piece_bytes, text.size());
     while (!IsCut(text, end)) ++end;
-    const auto piece = SplitDocument(text.substr(begin, end - begin), end < text.size(), options, tokenizer);
+    const auto piece = SplitWhole(text.substr(begin, end - begin), end < text.size(), options, tokenizer);
     EXPECT_TRUE(piece.ok()) << piece.status();
     for (DocumentChunk chunk : piece->chunks) {
       chunk.begin += begin;
@@ -87,7 +105,7 @@ TEST(DocumentSplitterTest, HoldsForEveryDocument) {
     options.chunk_tokens = static_cast<int32_t>(kMinChunkTokens + random() % 100);
     options.overlap_tokens =
         static_cast<int32_t>(random() % static_cast<size_t>(options.chunk_tokens / 2 + 1));
-    const auto split = SplitDocument(text, /*goes_on=*/false, options, tokenizer);
+    const auto split = SplitWhole(text, /*goes_on=*/false, options, tokenizer);
     ASSERT_TRUE(split.ok()) << split.status();
     EXPECT_EQ(split->next_begin, text.size());
     EXPECT_EQ(split->chunks.empty(), text.empty());
@@ -135,7 +153,7 @@ TEST(DocumentSplitterTest, HoldsForEveryDocument) {
 class DocumentSplitterExampleTest : public testing::Test {
  protected:
   std::vector<std::string> Split(std::string_view text, int32_t chunk_tokens, int32_t overlap_tokens) {
-    const auto split = SplitDocument(text, false, {chunk_tokens, overlap_tokens}, *tokenizer_);
+    const auto split = SplitWhole(text, false, {chunk_tokens, overlap_tokens}, *tokenizer_);
     EXPECT_TRUE(split.ok()) << split.status();
     std::vector<std::string> chunks;
     for (const DocumentChunk& chunk : split->chunks) {
@@ -179,7 +197,7 @@ TEST_F(DocumentSplitterExampleTest, ShortDocumentsAreOneChunk) {
 
 TEST_F(DocumentSplitterExampleTest, WhatIsWrongIsNamed) {
   const auto error = [&](std::string_view text, SplitOptions options) {
-    const auto split = SplitDocument(text, false, options, *tokenizer_);
+    const auto split = SplitWhole(text, false, options, *tokenizer_);
     EXPECT_EQ(split.status().code(), absl::StatusCode::kInvalidArgument);
     return std::string(split.status().message());
   };
@@ -189,6 +207,15 @@ TEST_F(DocumentSplitterExampleTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(error("bad \xFF", {16, 0}), HasSubstr("UTF-8 at byte 4"));
 }
 
+TEST_F(DocumentSplitterExampleTest, AnErrorOfTheTakerEndsIt) {
+  int taken = 0;
+  const auto split = SplitDocument(
+      "One two three four five six seven eight", false, {16, 0}, *tokenizer_,
+      [&](const DocumentChunk&) { return ++taken < 2 ? absl::OkStatus() : absl::CancelledError("enough"); });
+  EXPECT_EQ(split.status(), absl::CancelledError("enough"));
+  EXPECT_EQ(taken, 2);
+}
+
 // Under NFKC this one is 18 characters, 33 bytes.
 TEST(DocumentSplitterTest, ACharacterOfMoreTokensThanAChunkMayHaveIsNamed) {
   text::SmallVocabulary vocabulary;
@@ -196,11 +223,11 @@ TEST(DocumentSplitterTest, ACharacterOfMoreTokensThanAChunkMayHaveIsNamed) {
   const auto tokenizer = text::Tokenizer::Create(vocabulary.spec);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const std::string text = "0123456789abcdef\uFDFA0123";
-  const auto split = SplitDocument(text, false, {16, 4}, **tokenizer);
+  const auto split = SplitWhole(text, false, {16, 4}, **tokenizer);
   EXPECT_EQ(split.status(),
             absl::InvalidArgumentError("chunk_tokens is 16; allowed: 33 and up, the tokens of "
                                        "the character at byte 16 of the text"));
-  const auto enough = SplitDocument(text, false, {33, 0}, **tokenizer);
+  const auto enough = SplitWhole(text, false, {33, 0}, **tokenizer);
   ASSERT_TRUE(enough.ok()) << enough.status();
   for (const DocumentChunk& chunk : enough->chunks) EXPECT_LE(chunk.token_ids.size(), 33u);
 }

@@ -64,6 +64,10 @@ TEST(KeyFileTest, AMadeKeyIsOneThatTheFileTakes) {
   EXPECT_EQ((*entries)[0].hash, HashKey(made->key));
   EXPECT_EQ((*entries)[0].tenant, tenant);
   EXPECT_FALSE(MakeKey({}).ok());
+  Tenant misnamed = tenant;
+  misnamed.name = "a\xFF";
+  EXPECT_EQ(MakeKey(misnamed).status(),
+            absl::InvalidArgumentError("tenant is not valid UTF-8 at byte 1 of 2; allowed: UTF-8 text"));
 }
 
 TEST(KeyFileTest, WhatIsWrongIsNamedWithItsLine) {
@@ -176,7 +180,7 @@ TEST_F(AccessTest, ATenantSeesItsNamespaceOnly) {
   EXPECT_FALSE(a->Prefetch(prefetch).ok());
   v1::SplitDocumentRequest split;
   split.set_namespace_("b");
-  EXPECT_FALSE(a->Split(split).ok());
+  EXPECT_FALSE(a->Split(split, {}).ok());
   EXPECT_FALSE(a->Generate(Question("b"), {}, std::make_shared<Recorder>()).ok());
 }
 

@@ -142,15 +142,19 @@ TEST(ConvertReportsTest, PutChunkProgress) {
 }
 
 TEST(ConvertReportsTest, DocumentChunks) {
+  const std::string key(64, 'c');
   DocumentChunks chunks;
-  chunks.chunks.push_back(
-      {.begin_byte = 1, .end_byte = 2, .num_tokens = 3, .stored_bytes = 4, .key = "key", .stored = true});
+  chunks.chunks.push_back({.begin_byte = 1,
+                           .end_byte = 2,
+                           .num_tokens = 3,
+                           .stored_bytes = 4,
+                           .key = *ChunkKey::FromHex(key),
+                           .stored = true});
   chunks.next_byte = 5;
   const v1::SplitDocumentResponse wire = ToProto(chunks);
   EXPECT_EQ(EmptyFields(wire), "");
-  ExpectMessage(
-      wire, R"(chunks { begin_byte: 1  end_byte: 2  num_tokens: 3  stored_bytes: 4  key: "key"  stored: true }
-      next_byte: 5)");
+  ExpectMessage(wire, R"(chunks { begin_byte: 1  end_byte: 2  num_tokens: 3  stored_bytes: 4  key: ")" + key +
+                          R"("  stored: true } next_byte: 5)");
 }
 
 TEST(ConvertReportsTest, PrefetchedChunks) {

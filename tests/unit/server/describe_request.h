@@ -85,7 +85,7 @@ struct Describe {
     return All(a, b, c, d, e, f);
   }
   static std::string Text(const SplitDocumentRequest& request) {
-    const auto& [a, b, c, d, e, f, g, h] = request;
+    const auto& [a, b, c, d, e, f, g, h, gone] = request;  // the last is no field of the message
     return All(a, b, c, d, e, f, g, h);
   }
 };

@@ -247,7 +247,7 @@ TEST_F(GrpcCallsTest, Chunks) {
   EXPECT_EQ(pin->changed(), 1);
   EXPECT_THAT(pin->missing_keys(), ElementsAre("k1"));
   const auto split = FromText<v1::SplitDocumentRequest>(R"(text: "text"  chunk_tokens: 20)");
-  EXPECT_EQ(calls.Split(split)->next_byte(), 4);
+  EXPECT_EQ(calls.Split(split, {})->next_byte(), 4);
   EXPECT_EQ(chunks_.last_split.DebugString(), split.DebugString());
   EXPECT_EQ(calls.Prefetch(FromText<v1::PrefetchChunksRequest>(R"(chunks: "a")"))->chunks(0).key(), "a");
 }

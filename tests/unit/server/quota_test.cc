@@ -259,15 +259,15 @@ TEST_F(PlacesTest, WhatTakesLongTakesAPlace) {
   v1::SplitDocumentRequest split;
   split.set_text("text");
   split.set_chunk_tokens(2);
-  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls->Split(split).ok()) << "one after the other";
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(calls->Split(split, {}).ok()) << "one after the other";
   ASSERT_TRUE(calls->Generate(Question(), {}, std::make_shared<KeptSink>()).ok());
   const std::string limit = "1 requests at once";
-  EXPECT_THAT(std::string(calls->Split(split).status().message()), HasSubstr(limit));
+  EXPECT_THAT(std::string(calls->Split(split, {}).status().message()), HasSubstr(limit));
   EXPECT_THAT(std::string(calls->Prefetch({}).status().message()), HasSubstr(limit));
   EXPECT_THAT(std::string(calls->Pin({}).status().message()), HasSubstr(limit));
   EXPECT_TRUE(calls->List({}).ok());
   engine_.NextGenerate()->Finish(absl::OkStatus(), GenerateResult());
-  EXPECT_TRUE(calls->Split(split).ok());
+  EXPECT_TRUE(calls->Split(split, {}).ok());
   EXPECT_TRUE(calls->Prefetch({}).ok());
   v1::PinChunksRequest pin;
   pin.add_keys(std::string(64, 'a'));
