@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/api/answers.h"
+#include "server/calls/long_calls.h"
 #include "server/convert/message_json.h"
 #include "server/json/json.h"
 #include "server/openai/chunk_request.h"
@@ -125,6 +126,14 @@ HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
   };
 }
 
+/// For handlers of the kind kLong.
+HttpHandler Yielding(HttpHandler handler) {
+  return [handler = std::move(handler)](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
+    YieldToAnswers();
+    handler(std::move(request), std::move(responder));
+  };
+}
+
 absl::StatusOr<v1::ListChunksRequest> ListRequest(const HttpRequest& request) {
   KVBLEND_RETURN_IF_ERROR(CheckQuery(request, {"namespace", "page_size", "page_token"}));
   v1::ListChunksRequest list;
@@ -199,11 +208,12 @@ void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("GET", "/v1/chunks", With(state, &List));
   router->Add("POST", "/v1/chunks/stat", MessageHandler(state, "StatChunks", &Calls::Stat));
   router->Add("POST", "/v1/chunks/delete", MessageHandler(state, "DeleteChunks", &Calls::Delete));
-  router->Add("POST", "/v1/chunks/pin", MessageHandler(state, "PinChunks", &Calls::Pin), HandlerKind::kLong);
-  router->Add("POST", "/v1/chunks/split", MessageHandler(state, "SplitDocument", &Calls::Split),
+  router->Add("POST", "/v1/chunks/pin", Yielding(MessageHandler(state, "PinChunks", &Calls::Pin)),
               HandlerKind::kLong);
-  router->Add("POST", "/v1/chunks/prefetch", MessageHandler(state, "PrefetchChunks", &Calls::Prefetch),
+  router->Add("POST", "/v1/chunks/split", Yielding(MessageHandler(state, "SplitDocument", &Calls::Split)),
               HandlerKind::kLong);
+  router->Add("POST", "/v1/chunks/prefetch",
+              Yielding(MessageHandler(state, "PrefetchChunks", &Calls::Prefetch)), HandlerKind::kLong);
   router->Add("GET", "/v1/chunks/{key}", With(state, &StatOne));
   router->Add("DELETE", "/v1/chunks/{key}", With(state, &DeleteOne));
 }

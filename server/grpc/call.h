@@ -13,6 +13,7 @@
 #include "grpcpp/support/server_callback.h"
 #include "server/calls/call_log.h"
 #include "server/calls/calls.h"
+#include "server/calls/long_calls.h"
 #include "server/grpc/byte_buffer.h"
 #include "server/grpc/call_threads.h"
 #include "server/grpc/event_stream.h"
@@ -127,6 +128,7 @@ class CallHandler {
       return reactor;
     }
     const absl::Status accepted = threads_.Of(kind).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+      if (kind == ServerThreads::Kind::kLong) YieldToAnswers();
       if (context->IsCancelled()) return stream->Close(absl::CancelledError("the client has gone"));
       Request request;
       absl::Status status = ParseByteBuffer(bytes, &request);
