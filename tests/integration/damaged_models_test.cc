@@ -18,6 +18,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/model_report.h"
 #include "engine/runtime/model_runtime.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/store/chunk_store.h"
@@ -32,6 +33,7 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSeed = 20261123;
+constexpr int32_t kContextTokens = 64;
 constexpr int kEditsOfAForm = 56;  // times 18 models in two forms: 2,016 files
 // Beyond what the process had: all that a model of 200 KB, its context's bookkeeping and a prompt need, and what the allocator keeps.
 [[maybe_unused]] constexpr int64_t kMemoryBytes = int64_t{256} << 20;
@@ -114,7 +116,7 @@ absl::Status LoadAndRun(const std::string& path) {
   options.device = "cpu";
   options.num_threads = 1;
   options.gemm = "f32";
-  options.max_context_tokens = 64;
+  options.max_context_tokens = kContextTokens;
   absl::StatusOr<std::unique_ptr<ModelRuntime>> runtime = ModelRuntime::Load(options);
   if (!runtime.ok()) return runtime.status();
   const auto chunk_store = *store::ChunkStore::Create({.byte_budget = 1 << 20});
@@ -161,7 +163,14 @@ TEST_P(DamagedModelsTest, AreRefusedByNameOrRun) {
     const test_support::TemporaryFolder folder;
     Files files = original;
     Damage(files, random);
-    const absl::Status status = LoadAndRun(Write(files, folder.path()));
+    const std::string path = Write(files, folder.path());
+    const absl::Status status = LoadAndRun(path);
+    if (!absl::IsDataLoss(status)) {  // of values, which are looked at only when they are loaded
+      const absl::StatusOr<ModelReport> report = InspectModel(path, kContextTokens);
+      EXPECT_EQ(report.ok() ? report->runs.code() : report.status().code(), status.code())
+          << "edit " << edit << ": " << status
+          << "; inspected: " << (report.ok() ? report->runs : report.status());
+    }
     if (status.ok()) continue;
     ++refused;
     EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kInvalidArgument, absl::StatusCode::kDataLoss,
