@@ -66,6 +66,8 @@ class Task {
   /// Entries that the store should get once the response is out. Valid at the end.
   virtual std::vector<blend::MissingEntry> TakeMissing() { return {}; }
 
+  double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(SteadyNow() - submitted_); }
+
   /// Called before the task is submitted: what it costs at the least, for sure and unless others spare it more, and how long
   /// its texts are.
   void SetDemand(double least_seconds, double queue_seconds, int64_t tokens) {
@@ -89,8 +91,6 @@ class Task {
  protected:
   /// For when the prompt has looked up its chunks, or will not do so any more.
   void DropPrefetch() { prefetch_.reset(); }
-
-  double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(SteadyNow() - submitted_); }
 
   /// What happens to the request as a whole: each call ends what went on until now. Nothing without a trace.
   void TraceUntilNow(const char* name) {

@@ -91,7 +91,9 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
   }
   const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
   const int64_t missing = PagesMissing(claimed);
-  return missing <= 0 || (is_first && !GivingWayTo(claim.party, claimed, missing).empty());
+  if (missing <= 0) return true;
+  return is_first && task.SecondsSinceSubmission() >= absl::ToDoubleSeconds(kPatience) &&
+         !GivingWayTo(claim.party, claimed, missing).empty();
 }
 
 void DecodeBatch::Reserve(const Task& task) {

@@ -10,8 +10,8 @@
 // preempt by recomputation too). A prompt that is being prefilled is not interrupted, so even the first answer may have to
 // give way to it; then it goes on when that prompt is done, whose answer makes room for it.
 //
-// A party that has nothing in the batch does not wait for the end of others' long answers: some of these are preempted for its first
-// one. Newcomers do not pass preempted answers whose party has nothing running. So those run before long, and the first answer of a
+// A party that has nothing in the batch does not wait for the end of others' long answers: when kPatience has passed, in which one may
+// end, some of these are preempted for its first one. Newcomers do not pass preempted answers whose party has nothing running. So those run before long, and the first answer of a
 // party before its others; in the end all do.
 //
 // A step has at most max_rows sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
@@ -53,6 +53,10 @@ class DecodeBatch {
 
   /// Whether nothing is being decoded, nor waits to be again.
   bool empty() const { return members_.empty() && paused_.empty(); }
+  /// For how long since its submission the first answer of a party waits for pages before others give theirs up, which costs these
+  /// about as much.
+  static constexpr absl::Duration kPatience = absl::Milliseconds(500);
+
   /// Whether the task's prompt may be prefilled. An empty batch takes any.
   bool HasRoomFor(const Task& task) const;
   /// Sets room aside for a task whose prompt is being prefilled, until Add or Release; preempts those who give way to it.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "engine/serve/sequences/answer_lengths.h"
 #include "tests/unit/engine/engine_fixture.h"
 
@@ -215,6 +216,7 @@ TEST_P(PreemptionTest, ANewcomerDoesNotWaitForTheEndOfLongAnswers) {
     others_go_on = !first.recorder->done.HasBeenNotified() && !second.recorder->done.HasBeenNotified();
   };
   handles.push_back(*engine_->Generate(other, newcomer));
+  absl::SleepFor(absl::Milliseconds(600));  // its patience ends; the engine's thread waits too
   second.go_on.Notify();
   EXPECT_TRUE(newcomer->Wait().status.ok()) << newcomer->status;
   EXPECT_TRUE(others_go_on);
