@@ -85,6 +85,26 @@ void WarnAboutLoad(const LoadRun& run, const LoadOptions& options, Terminal& ter
   }
 }
 
+/// An error where answers differ, or requests failed for another reason than load.
+absl::Status CheckOutcome(const LoadRun& run) {
+  int64_t mismatches = 0, requests = 0, failures = 0;
+  absl::Status first_failure;
+  for (const LoadPoint& point : run.points) {
+    mismatches += point.summary.mismatches;
+    requests += point.summary.requests;
+    failures += point.summary.failures;
+    first_failure.Update(point.summary.first_failure);
+  }
+  if (mismatches > 0) {
+    return absl::DataLossError(
+        absl::StrCat(mismatches, " answers under load differ from those without load"));
+  }
+  if (failures == 0) return absl::OkStatus();
+  return absl::Status(first_failure.code(),
+                      absl::StrCat(failures, " of ", requests,
+                                   " requests failed, the first one with: ", first_failure.message()));
+}
+
 absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
   KVBLEND_ASSIGN_OR_RETURN(LoadOptions options, MakeLoadOptions(flags));
@@ -129,10 +149,7 @@ absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context
         WriteReports(flags, options, run, MakeRunSettings(info, BenchOptions()).Title(), terminal));
   }
   KVBLEND_RETURN_IF_ERROR(status);
-  int64_t mismatches = 0;
-  for (const LoadPoint& point : run.points) mismatches += point.summary.mismatches;
-  if (mismatches == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(mismatches, " answers under load differ from those without load"));
+  return CheckOutcome(run);
 }
 
 }  // namespace

@@ -41,7 +41,12 @@ LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double
     late.push_back(record.sent - record.planned);
     if (!record.ok()) {
       ++summary.errors[absl::StatusCodeToString(record.status.code())];
-      if (absl::IsResourceExhausted(record.status)) rejection.push_back(record.latency());
+      if (absl::IsResourceExhausted(record.status)) {
+        rejection.push_back(record.latency());
+      } else if (!absl::IsDeadlineExceeded(record.status) && !absl::IsCancelled(record.status)) {
+        ++summary.failures;
+        summary.first_failure.Update(record.status);
+      }
       continue;
     }
     ++summary.answered;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "server/cli/load/load_record.h"
 
@@ -34,7 +35,10 @@ struct LoadSummary {
   int64_t requests = 0;
   int64_t answered = 0;
   std::map<std::string, int64_t> errors;  // by the name of the code
-  LatencyQuantiles ttft;                  // these four: of what was answered
+  // Those that are neither what a load may end with (RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED) nor this program's doing (CANCELLED).
+  int64_t failures = 0;
+  absl::Status first_failure;
+  LatencyQuantiles ttft;  // these four: of what was answered
   LatencyQuantiles inter_token;
   LatencyQuantiles seconds_per_token;
   LatencyQuantiles latency;

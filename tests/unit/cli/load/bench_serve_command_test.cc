@@ -100,6 +100,24 @@ TEST_F(BenchServeCommandTest, ErrorsAreCountedByCode) {
   EXPECT_THAT(Out(), HasSubstr("4 RESOURCE_EXHAUSTED (refused within"));
 }
 
+// The table comes first, and then why: what a load may end with is no failure, a request that the server does not take is.
+TEST_F(BenchServeCommandTest, RequestsThatFailForAnotherReasonThanLoadAreTold) {
+  int asked = 0;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    ++asked;
+    if (asked == 2) return absl::DeadlineExceededError("late");
+    if (asked > 2) return absl::InvalidArgumentError("prompt is too long");
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::TextEvent("a", {1}));
+    send(FakeCalls::FinishedEvent(v1::FINISH_REASON_MAX_TOKENS));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Serve("--rows reuse --rate 100000 --requests 5"), 2);
+  EXPECT_THAT(Out(), HasSubstr("100000/s"));
+  EXPECT_THAT(Out(), HasSubstr("1 DEADLINE_EXCEEDED, 3 INVALID_ARGUMENT"));
+  EXPECT_THAT(Err(), HasSubstr("3 of 5 requests failed, the first one with: prompt is too long"));
+}
+
 TEST_F(BenchServeCommandTest, WrongUsageIsTwo) {
   for (const auto& [line, part] : std::vector<std::pair<std::string, std::string>>{
            {"", "0 loads are given; allowed: one of --rate, --trace, --clients, --search"},

@@ -56,6 +56,7 @@ TEST(LoadSummaryTest, CountsFromThePlannedTime) {
   EXPECT_EQ(summary.requests, 4);
   EXPECT_EQ(summary.answered, 2);
   EXPECT_THAT(summary.errors, ElementsAre(Pair("DEADLINE_EXCEEDED", 1), Pair("RESOURCE_EXHAUSTED", 1)));
+  EXPECT_EQ(summary.failures, 0);
   EXPECT_DOUBLE_EQ(summary.ttft.max, 3);
   EXPECT_DOUBLE_EQ(summary.ttft.p50, 2);
   EXPECT_DOUBLE_EQ(summary.latency.mean, 6);
