@@ -77,6 +77,25 @@ def test_one_token_and_chunk_puts_need_no_room_in_the_batch(v1, start_server, pr
     server.wait_until_idle()
 
 
+def test_answers_of_one_namespace_that_fill_the_batch_do_not_keep_others_out(v1, start_server, prompt):
+    server = start_server("--max-context-tokens", "2048", "--max-batch-size", "2", "--no-self-check")
+
+    def request(namespace, max_tokens):
+        request = long_request(v1, prompt, max_tokens)
+        request.namespace = namespace
+        return request
+
+    alone = [event.text.text for event in server.inference.Generate(request("one", 8))]
+    many = [server.inference.Generate(request("many", 1500)) for _ in range(3)]
+    wait_until(lambda: server.metrics()["kvblend_num_sequences_decoding"] == 2, "a full batch")
+    assert [event.text.text for event in server.inference.Generate(request("one", 8))] == alone
+    metrics = server.metrics()
+    assert metrics["kvblend_num_sequences_decoding"] == 2 and metrics["kvblend_num_requests_waiting"] == 1
+    for call in many:
+        call.cancel()
+    server.wait_until_idle()
+
+
 def test_sigterm_finishes_what_was_accepted(v1, start_server, prompt):
     server = start_server("--max-context-tokens", "2048", "--max-batch-size", "1", "--no-self-check")
     running = start_answer(v1, server, prompt, max_tokens=800)

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""What running answers feel of a long prompt, what guessing at answers is worth, and a conversation's second turn.
+"""What running answers feel of a long prompt, what others feel of them, what guessing at answers is worth, and a second turn.
 
-    tests/bench/server/serving.py [--parts interference,drafts,conversation] [--json FILE]
+    tests/bench/server/serving.py [--parts interference,neighbours,drafts,conversation] [--json FILE]
 
 interference: eight answers are being written; the time between their tokens with and without a prompt of --long tokens
 being prefilled in full at the same time, and that prompt's time to first token with and without the answers; the one is paid
 for with the other, by --itl-target as the server has it.
+neighbours: eight answers of --neighbour-tokens tokens fill the batch, all of one namespace. The time to first token of a question
+about --passages stored passages, alone and beside them, asked in another namespace, and of one more in theirs.
 drafts: questions whose answers quote a passage, and others, to a server that guesses and to one that does not, in turns;
 tokens per second of single answers. The texts must be the same.
 conversation: a question about --passages stored passages, its answer, and another question behind it, to a server with
@@ -126,6 +128,48 @@ def interference(options, passages, folder):
     return figures
 
 
+def first_token(answer):
+    return float(answer.prompt["time_to_first_token_seconds"])
+
+
+def neighbours(options, questions, folder):
+    asked = [request_of(passages_of(question, options.passages), f"Question: {question['question']}", 8)
+             for question in questions[:options.rounds]]
+    with server(options, folder, "--max-batch-size", options.answers, "--max-context-tokens", options.context,
+                "--correction", "none") as running:
+        def ask(request, namespace):
+            return Answer(running, folder, dict(request, namespace=namespace))
+        for namespace in ("many", "other"):  # stores the passages
+            for request in asked:
+                ask(request, namespace).wait()
+            running.settled()
+        alone = [first_token(ask(request, "other").wait()) for request in asked]
+        long_one = dict(asked[0], sampling={"max_tokens": options.neighbour_tokens, "ignore_eos": True})
+        answers = [ask(long_one, "many") for _ in range(options.answers)]
+        while any(len(answer.times) < 20 for answer in answers):
+            time.sleep(0.1)
+        begin = time.monotonic()
+        same = ask(asked[0], "many")
+        beside = [first_token(ask(request, "other").wait()) for request in asked]
+        if any(answer.finished for answer in answers):
+            raise support.BenchError(f"--neighbour-tokens is {options.neighbour_tokens}; too few: an answer has ended meanwhile")
+        end = time.monotonic()
+        gaps = [gap for answer in answers for gap in answer.gaps(begin, end)]
+        same.wait()
+        for answer in answers:
+            answer.wait()
+    figures = {"answers": options.answers, "passages": options.passages, "ttft_alone": support.samples(alone),
+               "ttft_other": support.samples(beside), "ttft_same": first_token(same),
+               "gap_of_answers": statistics.median(gaps)}
+    print(f"first token beside {options.answers} answers that fill the batch, {options.passages} stored passages, "
+          f"{len(asked)} questions")
+    support_table([["", "alone", "in another namespace", "one more in theirs"],
+                   ["median", *(f"{1000 * statistics.median(values):.0f} ms" for values in (alone, beside)),
+                    f"{1000 * first_token(same):.0f} ms"],
+                   ["longest", *(f"{1000 * max(values):.0f} ms" for values in (alone, beside)), ""]])
+    return figures
+
+
 def support_table(rows):
     widths = [max(len(str(row[column])) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
@@ -234,13 +278,14 @@ def conversation(options, questions, folder):
 
 def main():
     parser = bench_arguments(__doc__)
-    parser.add_argument("--parts", default="interference,drafts,conversation")
+    parser.add_argument("--parts", default="interference,neighbours,drafts,conversation")
     parser.add_argument("--long", type=int, default=6000, help="tokens of the long prompt, about")
     parser.add_argument("--answers", type=int, default=8)
+    parser.add_argument("--neighbour-tokens", type=int, default=600, help="of each of the answers that fill the batch")
     parser.add_argument("--itl-target", type=float, default=0, metavar="SECONDS", help="of the server (interference); 0: its own choice")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--questions", type=int, default=12)
-    parser.add_argument("--passages", type=int, default=10, help="of a conversation")
+    parser.add_argument("--passages", type=int, default=10, help="of a conversation, or a neighbour")
     parser.add_argument("--score-tokens", type=int, default=16)
     parser.add_argument("--context", type=int, default=8192)
     parser.add_argument("--json", help="file for the figures")
@@ -253,12 +298,14 @@ def main():
         for part in options.parts.split(","):
             if part == "interference":
                 figures[part] = interference(options, passages, folder)
+            elif part == "neighbours":
+                figures[part] = neighbours(options, questions, folder)
             elif part == "drafts":
                 figures[part] = drafts(options, questions, folder)
             elif part == "conversation":
                 figures[part] = conversation(options, questions, folder)
             else:
-                raise support.BenchError(f"--parts is {part}; allowed: interference, drafts, conversation")
+                raise support.BenchError(f"--parts is {part}; allowed: interference, neighbours, drafts, conversation")
     if options.json:
         pathlib.Path(options.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
