@@ -41,8 +41,9 @@ absl::StatusOr<std::unique_ptr<store::LowerTier>> OpenRedis(const RedisOptions& 
 absl::StatusOr<std::vector<std::unique_ptr<store::LowerTier>>> OpenLowerTiers(const EngineOptions& options) {
   std::vector<std::unique_ptr<store::LowerTier>> tiers;
   const auto add = [&](absl::StatusOr<std::unique_ptr<store::LowerTier>> tier) {
-    if (tier.ok()) tiers.push_back(*std::move(tier));
-    return tier.status();
+    if (!tier.ok()) return tier.status();
+    tiers.push_back(*std::move(tier));
+    return absl::OkStatus();
   };
   if (!options.chunk_disk_path.empty()) KVBLEND_RETURN_IF_ERROR(add(OpenDisk(options)));
   if (!options.chunk_redis.nodes.empty()) KVBLEND_RETURN_IF_ERROR(add(OpenRedis(options.chunk_redis)));

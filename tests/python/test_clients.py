@@ -189,6 +189,8 @@ def test_splitting_keeps_every_character(client):
     assert client.split(text, chunk_tokens=64, overlap_tokens=0, anchoring="isolated", timeout=300) == pieces
     with pytest.raises(ValueError, match="anchoring is 'alone'; allowed: anchored, isolated"):
         client.split(text, anchoring="alone")
+    with pytest.raises(ValueError, match="goes_on is True; allowed: False"):
+        client.split(text, goes_on=True)
 
 
 def test_isolated_chunks_are_prefetched_by_that_word(client, namespace):

@@ -41,6 +41,8 @@ def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead
 
 
 def split_request(text: str, fields: dict[str, Any], anchoring: str | int) -> chunks_v1.SplitDocumentRequest:
+    if fields.get("goes_on"):  # the texts of the chunks do not tell where the next piece begins
+        raise ValueError("goes_on is True; allowed: False: split takes the whole document")
     return chunks_v1.SplitDocumentRequest(
         text=text, anchoring=enum_of("anchoring", chunks_v1.Anchoring, "ANCHORING_", anchoring), **fields)
 

@@ -38,6 +38,7 @@ void MakeCoarser(uint32_t* codes, float& step, float minimum) {
     uint32_t rounded = 0;
     for (int byte = 0; byte < kCodesPerWord; ++byte) {
       const auto code = static_cast<float>(bytes >> (8 * byte) & 0xFF);
+      // NOLINTNEXTLINE(bugprone-incorrect-roundings): of numbers below 256, for coarse codes
       rounded |= static_cast<uint32_t>(code * ratio + 0.5f) << (8 * byte);
     }
     bytes = rounded;
