@@ -80,7 +80,7 @@ std::string LoadName(const LoadPoint& point) {
     case LoadKind::kUnloaded:
       return "unloaded";
     case LoadKind::kRate:
-      return absl::StrFormat(point.rate < 100 ? "%.3g/s" : "%.0f/s", point.rate);
+      return point.rate < 100 ? absl::StrFormat("%.3g/s", point.rate) : absl::StrFormat("%.0f/s", point.rate);
     case LoadKind::kTrace:
       return "trace";
     case LoadKind::kClients:
