@@ -144,8 +144,10 @@ std::optional<size_t> DecodeBatch::PauseForGrowth() {
   if (!paused_.empty() && paused_.front().resuming &&
       (members_.empty() || members_.back().claim.IsBefore(paused_.front().claim))) {
     counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
-    paused_.front().resuming = false;
-    paused_.front().sequence->Pause();
+    Member first = std::move(paused_.front());
+    paused_.erase(paused_.begin());
+    first.sequence->Pause();
+    PutWithPaused(std::move(first));
     return std::nullopt;
   }
   std::vector<PageHolder> holders;
@@ -162,6 +164,11 @@ void DecodeBatch::Pause(size_t index) {
   Member member = std::move(members_[index]);
   members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index));
   member.sequence->Pause();
+  PutWithPaused(std::move(member));
+}
+
+void DecodeBatch::PutWithPaused(Member member) {
+  member.resuming = false;
   const auto next = std::find_if(paused_.begin(), paused_.end(), [&](const Member& other) {
     return !other.resuming && member.claim.IsBefore(other.claim);
   });
@@ -170,34 +177,35 @@ void DecodeBatch::Pause(size_t index) {
 
 bool DecodeBatch::BeginResuming() {
   // The first whose party has nothing running, or else the first.
-  const auto next = std::find_if(paused_.begin(), paused_.end(),
-                                 [&](const Member& member) { return !HasRunning(member.claim.party); });
-  if (next != paused_.end()) std::rotate(paused_.begin(), next, next + 1);
-  const auto missing = [&](int64_t claimed) {
-    const bool alone = members_.empty() && reserved_.empty();
-    return alone ? 0
-                 : PagesClaimed() + claimed - paused_.front().sequence->pages_to_share() - options_.max_pages;
-  };
-  const Claim claim = paused_.front().claim;
-  const int64_t claimed = PagesClaimed(claim, paused_.front().sequence->num_tokens());
-  const int64_t too_few = missing(claimed);
+  auto next = std::find_if(paused_.begin(), paused_.end(),
+                           [&](const Member& member) { return !HasRunning(member.claim.party); });
+  if (next == paused_.end()) next = paused_.begin();
+  const Claim claim = next->claim;
+  const DecodingSequence& sequence = *next->sequence;
+  const bool alone = members_.empty() && reserved_.empty();
+  const int64_t claimed = PagesClaimed(claim, sequence.num_tokens());
+  const int64_t missing = alone ? 0 : PagesMissing(claimed - sequence.pages_to_share());
   std::vector<size_t> giving;
   int64_t pages = 0;
-  for (size_t i = members_.size(); i-- > 0 && pages < too_few;) {
+  for (size_t i = members_.size(); i-- > 0 && pages < missing;) {
     if (!claim.MayPause(members_[i].claim)) continue;
     pages += PagesClaimed(members_[i]);
     giving.push_back(i);
   }
-  if (pages < too_few) {
+  if (pages < missing) {
     if (HasRunning(claim.party)) return false;
-    giving = GivingWayTo(claim.party, claimed, too_few);
+    giving = GivingWayTo(claim.party, claimed, missing);
     if (giving.empty()) return false;
   }
-  paused_.front().resuming = true;  // so it stays the first
+  next->resuming = true;
+  std::rotate(paused_.begin(), next, next + 1);
   for (const size_t member : giving) Pause(member);
   // What several hold is not free when one of them gives it up.
-  if (missing(/*claimed=*/0) > 0) paused_.front().resuming = false;
-  return paused_.front().resuming;
+  if (alone || PagesMissing(-sequence.pages_to_share()) <= 0) return true;
+  Member first = std::move(paused_.front());
+  paused_.erase(paused_.begin());
+  PutWithPaused(std::move(first));
+  return false;
 }
 
 void DecodeBatch::TakeTurns() {

@@ -10,11 +10,11 @@
 // preempt by recomputation too). A prompt that is being prefilled is not interrupted, so even the first answer may have to
 // give way to it; then it goes on when that prompt is done, whose answer makes room for it.
 //
-// A party that has nothing in the batch does not wait for the end of others' long answers: when kPatience has passed, in which one may
-// end, some of these are preempted for its first one. Newcomers do not pass preempted answers whose party has nothing running. So those run before long, and the first answer of a
-// party before its others; in the end all do.
+// A party that has nothing in the batch does not wait for the end of others' long answers. After kPatience, in which one may end,
+// some of these are preempted for its first one. A newcomer does not pass a preempted answer whose party has nothing running. So
+// no party waits for ever, and the first answer of a party goes on before its others.
 //
-// A step has at most max_rows sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
+// A step has at most max_sequences sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
 // then sequences take turns; see step_turns.h.
 #pragma once
 
@@ -132,11 +132,13 @@ class DecodeBatch {
   void TakeTurns();
   /// Ends those whose clients have gone.
   void DropCancelled(std::vector<Member>& from, Ended& ended);
-  /// Pages for the next token of every member that has its turn; where there are too few, the last ones are paused.
+  /// Pages for the next token of every member that has its turn; where there are too few, members are paused.
   void MakeRoom(Ended& ended);
   /// A member is paused, and its place is returned; or one that gets its KV back behind all members waits again.
   std::optional<size_t> PauseForGrowth();
   void Pause(size_t member);
+  /// Puts one that has given its pages up, or got none, in its place among those that are paused.
+  void PutWithPaused(Member member);
   /// One of those that are paused begins to get its KV back, if there is room for it, or others give way to it. Returns whether.
   bool BeginResuming();
   void Resume(absl::Duration slice, Ended& ended);
@@ -169,8 +171,8 @@ class DecodeBatch {
   PromptRunner& runner_;
   const kv::PagePool& pool_;
   const Options options_;
-  std::vector<Member> members_;  // in the order of IsBefore
-  std::vector<Member> paused_;   // the same, but for the first; only that may be resuming
+  std::vector<Member> members_;                       // in the order of IsBefore
+  std::vector<Member> paused_;                        // the same, but one that is resuming is the first
   absl::flat_hash_map<const Task*, Claim> reserved_;  // whose prompts are being prefilled
   StepTurns turns_;
   int64_t num_turns_ = 0;
