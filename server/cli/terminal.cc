@@ -9,6 +9,7 @@
 #include <iostream>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/steady_time.h"
@@ -135,6 +136,17 @@ std::string HumanSeconds(double seconds) {
   const int64_t whole = std::llround(seconds);
   if (whole < 3600) return absl::StrFormat("%d min %d s", whole / 60, whole % 60);
   return absl::StrFormat("%d h %d min", whole / 3600, whole % 3600 / 60);
+}
+
+std::string HumanNumber(double value) {
+  if (value == 0 || !std::isfinite(value)) return absl::StrFormat("%g", value);
+  const int magnitude = static_cast<int>(std::floor(std::log10(std::abs(value))));
+  std::string text = absl::StrFormat("%.*f", std::clamp(2 - magnitude, 0, 12), value);
+  if (absl::StrContains(text, '.')) {
+    text.erase(text.find_last_not_of('0') + 1);
+    if (text.back() == '.') text.pop_back();
+  }
+  return text;
 }
 
 }  // namespace kvblend::server::cli

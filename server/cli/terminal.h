@@ -68,5 +68,7 @@ std::string OnOneLine(std::string_view text);
 std::string HumanBytes(int64_t bytes);
 /// "0.8 ms", "132 ms", "2.41 s", "3 min 20 s".
 std::string HumanSeconds(double seconds);
+/// "0.025", "7.58", "65100": three digits that say something, more only before the point, and never an exponent.
+std::string HumanNumber(double value);
 
 }  // namespace kvblend::server::cli

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/terminal.h"
 #include "server/config/value_checks.h"
 
 namespace kvblend::server::cli {
@@ -243,8 +244,8 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const BenchServeFlags& flags) {
   for (const double rate : flags.rates) {
     if (!flags.requests && rate * options.limits.seconds > static_cast<double>(kMaxLoadRequests)) {
       return absl::InvalidArgumentError(
-          absl::StrFormat("%g per second for %g s are too many requests; allowed: %d", rate,
-                          options.limits.seconds, kMaxLoadRequests));
+          absl::StrCat(HumanNumber(rate), " per second for ", HumanNumber(options.limits.seconds),
+                       " s are too many requests; allowed: ", kMaxLoadRequests));
     }
   }
   options.think_seconds = flags.think;

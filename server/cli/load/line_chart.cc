@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -48,8 +49,8 @@ class ChartAxis {
 };
 
 std::string ChartLabel(double value, bool is_seconds) {
-  if (!is_seconds || value == 0) return absl::StrFormat("%.3g", value);
-  return value < 1 ? absl::StrFormat("%.3g ms", 1e3 * value) : absl::StrFormat("%.3g s", value);
+  if (!is_seconds || value == 0) return HumanNumber(value);
+  return value < 1 ? absl::StrCat(HumanNumber(1e3 * value), " ms") : absl::StrCat(HumanNumber(value), " s");
 }
 
 /// Heights of the series' names: next to their last points, moved apart where they would overlap.
@@ -143,8 +144,8 @@ std::string DrawChart(const LineChart& chart) {
       absl::StrAppendFormat(&line, "%s%.1f,%.1f", line.empty() ? "" : " ", x_axis.At(x), y_axis.At(y));
       absl::StrAppendFormat(
           &dots,
-          "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s: %s at %.3g</title></circle>",
-          colour, x_axis.At(x), y_axis.At(y), name, ChartLabel(y, chart.y_is_seconds), x);
+          "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s: %s at %s</title></circle>",
+          colour, x_axis.At(x), y_axis.At(y), name, ChartLabel(y, chart.y_is_seconds), HumanNumber(x));
     }
     absl::StrAppendFormat(&svg, "<polyline class=\"%s\" points=\"%s\"/>%s", colour, line, dots);
     absl::StrAppendFormat(&svg, "<text class=\"name %s\" x=\"%.1f\" y=\"%.1f\">%s</text>\n", colour,

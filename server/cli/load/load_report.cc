@@ -51,8 +51,8 @@ LoadCells CellsOf(const LoadPoint& point, const std::vector<BenchVariant>& modes
           SecondsCell(summary.inter_token.p50),
           SecondsCell(summary.inter_token.p99),
           SecondsCell(summary.latency.p95),
-          absl::StrFormat("%.3g", summary.answers_per_second),
-          absl::StrFormat("%.3g", summary.goodput),
+          HumanNumber(summary.answers_per_second),
+          HumanNumber(summary.goodput),
           PercentCell(summary.hit_rate),
           PercentCell(summary.recomputed_share)};
 }
@@ -80,7 +80,7 @@ std::string LoadName(const LoadPoint& point) {
     case LoadKind::kUnloaded:
       return "unloaded";
     case LoadKind::kRate:
-      return point.rate < 100 ? absl::StrFormat("%.3g/s", point.rate) : absl::StrFormat("%.0f/s", point.rate);
+      return absl::StrCat(HumanNumber(point.rate), "/s");
     case LoadKind::kTrace:
       return "trace";
     case LoadKind::kClients:
@@ -173,9 +173,9 @@ std::vector<std::string> HighestRateLines(const LoadRun& run, const std::vector<
   std::vector<std::string> lines;
   for (const HighestRate& highest : run.highest) {
     std::string line =
-        absl::StrFormat("%s: p95 of TTFT stays within %s up to %.3g requests/s",
-                        modes[highest.mode].RowName(), HumanSeconds(highest.limit), highest.highest);
-    if (highest.refused) absl::StrAppendFormat(&line, ", and not at %.3g", *highest.refused);
+        absl::StrFormat("%s: p95 of TTFT stays within %s up to %s requests/s", modes[highest.mode].RowName(),
+                        HumanSeconds(highest.limit), HumanNumber(highest.highest));
+    if (highest.refused) absl::StrAppend(&line, ", and not at ", HumanNumber(*highest.refused));
     const HighestRate& first = run.highest.front();
     if (highest.mode != first.mode && first.highest > 0) {
       absl::StrAppendFormat(&line, ": %.2fx of %s", highest.highest / first.highest,

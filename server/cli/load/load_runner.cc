@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "server/cli/load/rate_search.h"
+#include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -193,7 +194,7 @@ absl::Status LoadRunner::RunLoads(LoadRun& run) {
   // Modes take turns, so that a machine that slows down meanwhile hits all alike.
   for (const double rate : options_.rates) {
     KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate}, StepAt(rate),
-                                        absl::StrFormat("at %.3g/s", rate)));
+                                        absl::StrCat("at ", HumanNumber(rate), "/s")));
   }
   for (const int clients : options_.clients) {
     const LoadStep step{
@@ -234,7 +235,7 @@ absl::Status LoadRunner::Search(LoadRun& run) {
       step.bound = {.seconds = searched.found.limit,
                     .allowed = AllowedLate(static_cast<int64_t>(step.arrivals.size()))};
       const std::string what =
-          absl::StrFormat("%s at %.3g/s", options_.modes[searched.found.mode].RowName(), *rate);
+          absl::StrCat(options_.modes[searched.found.mode].RowName(), " at ", HumanNumber(*rate), "/s");
       bool borne = false;
       KVBLEND_RETURN_IF_ERROR(Measure({.kind = LoadKind::kRate, .rate = *rate}, std::move(step),
                                       {searched.found.mode}, what, run, &borne));

@@ -92,6 +92,12 @@ TEST(TerminalTest, HumanUnits) {
   EXPECT_EQ(HumanSeconds(2.414), "2.41 s");
   EXPECT_EQ(HumanSeconds(200), "3 min 20 s");
   EXPECT_EQ(HumanSeconds(7260), "2 h 1 min");
+  EXPECT_EQ(HumanNumber(0), "0");
+  EXPECT_EQ(HumanNumber(0.00002514), "0.0000251");
+  EXPECT_EQ(HumanNumber(0.3000000001), "0.3");
+  EXPECT_EQ(HumanNumber(7.584), "7.58");
+  EXPECT_EQ(HumanNumber(99.996), "100");
+  EXPECT_EQ(HumanNumber(65123.4), "65123");
 }
 
 TEST(ExitCodeTest, IsForShells) {

@@ -10,9 +10,11 @@
 namespace kvblend::server::cli {
 namespace {
 
+using testing::ContainsRegex;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::SizeIs;
 
 class BenchServeCommandTest : public CommandsTest {
@@ -46,6 +48,9 @@ TEST_F(BenchServeCommandTest, WritesJsonTableAndPage) {
   EXPECT_EQ(rows[3]["hit_rate"], 1);
   EXPECT_THAT(Err(), HasSubstr("goodput"));
   EXPECT_THAT(*ReadFileOrStdin(page), HasSubstr("<svg"));
+  // Thousands per second are written out, in the table and on the axes.
+  EXPECT_THAT(Err(), Not(ContainsRegex("[0-9]e[+]")));
+  EXPECT_THAT(*ReadFileOrStdin(page), Not(ContainsRegex("[0-9]e[+]")));
   const std::string requests = *ReadFileOrStdin(lines);
   EXPECT_EQ(std::count(requests.begin(), requests.end(), '\n'), 20);
   EXPECT_THAT(calls_.stored, IsEmpty());
