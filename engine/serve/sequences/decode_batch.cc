@@ -1,12 +1,11 @@
 #include "engine/serve/sequences/decode_batch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
-#include <optional>
 #include <utility>
 
 #include "base/steady_time.h"
-#include "engine/serve/sequences/page_turns.h"
 
 namespace kvblend {
 
@@ -52,10 +51,20 @@ bool DecodeBatch::HasRunning(const Party& party) const {
                      [&](const auto& reserved) { return reserved.second.party == party; });
 }
 
-std::vector<size_t> DecodeBatch::GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const {
+int64_t DecodeBatch::PagesToBegin(const Task& task, const Claim& claim) const {
+  return PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+}
+
+template <typename PagesOf>
+std::vector<PageHolder> DecodeBatch::Holders(PagesOf pages_of) const {
   std::vector<PageHolder> holders;
-  for (const Member& member : members_) holders.push_back({member.claim.party, PagesClaimed(member)});
-  std::vector<size_t> giving = GivingWay(holders, party, claimed, missing);
+  for (const Member& member : members_) holders.push_back({member.claim.party, pages_of(member)});
+  return holders;
+}
+
+std::vector<size_t> DecodeBatch::GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const {
+  const auto claimed_by = [this](const Member& member) { return PagesClaimed(member); };
+  std::vector<size_t> giving = GivingWay(Holders(claimed_by), party, claimed, missing);
   std::sort(giving.begin(), giving.end(), std::greater<>());  // pausing one leaves the places of the next
   return giving;
 }
@@ -89,7 +98,7 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
     for (const auto& [other, reserved] : reserved_) present.push_back(reserved.party);
     if (!turns_.MayJoin(std::move(present), claim.party)) return false;
   }
-  const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+  const int64_t claimed = PagesToBegin(task, claim);
   const int64_t missing = PagesMissing(claimed);
   if (missing <= 0) return true;
   return is_first && task.SecondsSinceSubmission() >= absl::ToDoubleSeconds(kPatience) &&
@@ -99,7 +108,7 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
 void DecodeBatch::Reserve(const Task& task) {
   Claim claim = ClaimOf(task);
   if (!members_.empty()) {
-    const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+    const int64_t claimed = PagesToBegin(task, claim);
     if (const int64_t missing = PagesMissing(claimed); missing > 0) {
       for (const size_t member : GivingWayTo(claim.party, claimed, missing)) Pause(member);
     }
@@ -143,27 +152,32 @@ void DecodeBatch::DropCancelled(std::vector<Member>& from, Ended& ended) {
 std::optional<size_t> DecodeBatch::PauseForGrowth() {
   if (!paused_.empty() && paused_.front().resuming &&
       (members_.empty() || members_.back().claim.IsBefore(paused_.front().claim))) {
-    counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
     Member first = std::move(paused_.front());
     paused_.erase(paused_.begin());
-    first.sequence->Pause();
-    PutWithPaused(std::move(first));
+    GivePagesUp(std::move(first));
     return std::nullopt;
   }
-  std::vector<PageHolder> holders;
-  for (const Member& member : members_) {
-    holders.push_back({member.claim.party, member.sequence->prompt().pages->num_held()});
-  }
-  const size_t member = NextToGivePagesUp(holders);
+  const auto held_by = [](const Member& member) { return member.sequence->prompt().pages->num_held(); };
+  const size_t member = NextToGivePagesUp(Holders(held_by));
   Pause(member);
   return member;
 }
 
 void DecodeBatch::Pause(size_t index) {
-  counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
   Member member = std::move(members_[index]);
   members_.erase(members_.begin() + static_cast<std::ptrdiff_t>(index));
+  GivePagesUp(std::move(member));
+}
+
+void DecodeBatch::GivePagesUp(Member member) {
+  counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
   member.sequence->Pause();
+  // Whoever has several answers had more than their share of the pages. A party's only answer is preempted for
+  // the sake of others; it is not charged twice, so that the party's next prompt does not wait as well.
+  const Party& party = member.claim.party;
+  member.pays_for_resuming = member.pays_for_resuming || HasRunning(party) ||
+                             std::any_of(paused_.begin(), paused_.end(),
+                                         [&](const Member& other) { return other.claim.party == party; });
   PutWithPaused(std::move(member));
 }
 
@@ -325,7 +339,7 @@ void DecodeBatch::Decode(Ended& ended) {
   step_cost_.Add(last_rows_, seconds);
   for (size_t i = 0; i < rows.members.size(); ++i) {
     const auto share = static_cast<double>(rows.next[i].token_ids.size()) / last_rows_;
-    spent_.emplace_back(rows.members[i]->task, share * seconds);
+    Charge(rows.members[i]->task, share * seconds);
   }
   TraceStep(rows, begins);
   // Counted before the client sees the tokens.
@@ -355,13 +369,25 @@ void DecodeBatch::Decode(Ended& ended) {
   }
 }
 
+void DecodeBatch::Charge(const std::shared_ptr<Task>& task, double seconds) {
+  if (spent_.empty() || spent_.back().first != task) spent_.emplace_back(task, 0);
+  spent_.back().second += seconds;
+}
+
 void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
   const absl::Time start = SteadyNow();
+  // For KV that is on its way: that is nobody's work, and others have their turn meanwhile.
+  bool waits = false;
   do {
     if (paused_.empty()) return;
     if (!paused_.front().resuming && !BeginResuming()) return;
     Member& first = paused_.front();
+    waits = std::isinf(first.task->predicted_seconds_left());
+    const absl::Time begin = SteadyNow();
     const absl::StatusOr<bool> done = first.sequence->Resume();
+    if (first.pays_for_resuming && !waits) {
+      Charge(first.task, absl::ToDoubleSeconds(SteadyNow() - begin));
+    }
     if (done.ok() && !*done) continue;
     Member member = std::move(first);
     paused_.erase(paused_.begin());
@@ -369,11 +395,11 @@ void DecodeBatch::Resume(absl::Duration slice, Ended& ended) {
       Stop(member, done.status(), ended);
       continue;
     }
-    member.resuming = false;
+    member.resuming = member.pays_for_resuming = false;
     const auto next = std::find_if(members_.begin(), members_.end(),
                                    [&](const Member& other) { return member.claim.IsBefore(other.claim); });
     members_.insert(next, std::move(member));
-  } while (SteadyNow() - start < slice);
+  } while (!waits && SteadyNow() - start < slice);
 }
 
 std::vector<std::shared_ptr<Task>> DecodeBatch::Step(absl::Duration resuming) {

@@ -1,26 +1,30 @@
-// The sequences that are being decoded together (continuous batching: they join and leave between steps; Yu et al., Orca,
-// OSDI 2022). A step reads the weights once for all of them. Each gets one token per step, and more where guesses are
-// right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run in the same step, and those that
-// the model would have chosen itself are kept. A sequence gets the same tokens with guesses as without.
+// The sequences that are being decoded together (continuous batching: they join and leave between steps; Yu
+// et al., Orca, OSDI 2022). A step reads the weights once for all of them. Each gets one token per step, and
+// more where guesses are right: tokens that are likely to come next (engine/generate/prompt_lookup.h) are run
+// in the same step, and those that the model would have chosen itself are kept. A sequence gets the same
+// tokens with guesses as without.
 //
-// Pages are taken as they are needed; what several sequences hold together (shared_prefixes.h) counts once. A prompt is
-// let in when there are pages for it and for what the answers are expected to become (answer_lengths.h), at most their
-// max_tokens. Where they become longer than the pages allow, one is preempted (page_turns.h): its pages go, and it gets its KV back,
-// and goes on, when there is room again, before any new prompt of its party is let in (Kwon et al., PagedAttention, SOSP 2023,
-// preempt by recomputation too). A prompt that is being prefilled is not interrupted, so even the first answer may have to
-// give way to it; then it goes on when that prompt is done, whose answer makes room for it.
+// Pages are taken as they are needed; what several sequences hold together (shared_prefixes.h) counts once. A
+// prompt is let in when there are pages for it and for what the answers are expected to become
+// (answer_lengths.h), at most their max_tokens. Where they become longer than the pages allow, one is
+// preempted (page_turns.h): its pages go, and it gets its KV back, and goes on, when there is room again,
+// before any new prompt of its party is let in (Kwon et al., PagedAttention, SOSP 2023, preempt by
+// recomputation too). A prompt that is being prefilled is not interrupted, so even the first answer may have
+// to give way to it; then it goes on when that prompt is done, whose answer makes room for it.
 //
-// A party that has nothing in the batch does not wait for the end of others' long answers. After kPatience, in which one may end,
-// some of these are preempted for its first one. A newcomer does not pass a preempted answer whose party has nothing running. So
-// no party waits for ever, and the first answer of a party goes on before its others.
+// A party that has nothing in the batch does not wait for the end of others' long answers. After kPatience,
+// in which one may end, some of these are preempted for its first one. A newcomer does not pass a preempted
+// answer whose party has nothing running. So no party waits for ever, and the first answer of a party goes on
+// before its others.
 //
-// A step has at most max_sequences sequences. Where somebody's answers have all of these rows, some of others are let in besides, and
-// then sequences take turns; see step_turns.h.
+// A step has at most max_sequences sequences. Where somebody's answers have all of these rows, some of others
+// are let in besides, and then sequences take turns; see step_turns.h.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,6 +35,7 @@
 #include "engine/kv/page_pool.h"
 #include "engine/serve/sequences/answer_lengths.h"
 #include "engine/serve/sequences/decoding_sequence.h"
+#include "engine/serve/sequences/page_turns.h"
 #include "engine/serve/sequences/prompt_runner.h"
 #include "engine/serve/sequences/step_turns.h"
 #include "engine/serve/task.h"
@@ -53,24 +58,25 @@ class DecodeBatch {
 
   /// Whether nothing is being decoded, nor waits to be again.
   bool empty() const { return members_.empty() && paused_.empty(); }
-  /// For how long since its submission the first answer of a party waits for pages before others give theirs up, which costs these
-  /// about as much.
+  /// For how long since its submission the first answer of a party waits for pages before others give theirs
+  /// up, which costs these about as much.
   static constexpr absl::Duration kPatience = absl::Milliseconds(500);
 
   /// Whether the task's prompt may be prefilled. An empty batch takes any.
   bool HasRoomFor(const Task& task) const;
-  /// Sets room aside for a task whose prompt is being prefilled, until Add or Release; preempts those who give way to it.
-  /// REQUIRES: HasRoomFor
+  /// Sets room aside for a task whose prompt is being prefilled, until Add or Release; preempts those who
+  /// give way to it. REQUIRES: HasRoomFor
   void Reserve(const Task& task);
   void Release(const Task& task);
   /// Carries task->decoding() on from now on. REQUIRES: Reserve
   void Add(std::shared_ptr<Task> task);
 
-  /// A token for every sequence that has its turn, or more; then, for so long about, work on those that were preempted. Returns the tasks
-  /// that have ended.
+  /// A token for every sequence that has its turn, or more; then, for so long about, work on those that were
+  /// preempted. Returns the tasks that have ended.
   std::vector<std::shared_ptr<Task>> Step(absl::Duration resuming);
-  /// What the last step took, by the sequences' tasks: each has the part that its rows have. Once: the batch keeps no task
-  /// alive that has ended.
+  /// What the last step took in seconds, by the sequences' tasks: each has the part that its rows have, and
+  /// what was done to get its KV back where its party had several answers when it was preempted. Once: the
+  /// batch keeps no task alive that has ended.
   std::vector<std::pair<std::shared_ptr<Task>, double>> TakeSpent() { return std::exchange(spent_, {}); }
   /// What a step of a batch as it is now takes, about; 0: not known yet.
   double step_seconds() const { return step_cost_.Seconds(last_rows_); }
@@ -107,13 +113,15 @@ class DecodeBatch {
     std::shared_ptr<Task> task;
     DecodingSequence* sequence;  // the task's
     Claim claim;
-    bool resuming = false;  // of those that are paused: it has its pages, and its KV is on its way
-    int64_t last_turn = 0;  // see StepTurns
-    bool has_turn = false;  // it is in the next one
+    bool resuming = false;           // of those that are paused: it has its pages, and its KV is on its way
+    bool pays_for_resuming = false;  // of the same: that is charged to its party
+    int64_t last_turn = 0;           // see StepTurns
+    bool has_turn = false;           // it is in the next one
   };
   using Ended = std::vector<std::shared_ptr<Task>>;
 
-  /// What to run in the next step: of each sequence that has its turn its token, and guesses where they are worth it.
+  /// What to run in the next step: of each sequence that has its turn its token, and guesses where they are
+  /// worth it.
   struct Rows {
     std::vector<Member*> members;
     std::vector<NextTokens> next;
@@ -134,14 +142,21 @@ class DecodeBatch {
   void DropCancelled(std::vector<Member>& from, Ended& ended);
   /// Pages for the next token of every member that has its turn; where there are too few, members are paused.
   void MakeRoom(Ended& ended);
-  /// A member is paused, and its place is returned; or one that gets its KV back behind all members waits again.
+  /// A member is paused, and its place is returned; or one that gets its KV back behind all members waits
+  /// again.
   std::optional<size_t> PauseForGrowth();
+  /// A member, by its index, gives its pages up and waits until it can have them again.
   void Pause(size_t member);
+  /// The same of one that stands neither among the members nor among those that are paused.
+  void GivePagesUp(Member member);
   /// Puts one that has given its pages up, or got none, in its place among those that are paused.
   void PutWithPaused(Member member);
-  /// One of those that are paused begins to get its KV back, if there is room for it, or others give way to it. Returns whether.
+  /// One of those that are paused begins to get its KV back, if there is room for it, or others give way to
+  /// it. Returns whether.
   bool BeginResuming();
+  /// Those that are paused get their KV back, one after the other, for so long about.
   void Resume(absl::Duration slice, Ended& ended);
+  void Charge(const std::shared_ptr<Task>& task, double seconds);
   /// It has all of its tokens.
   void End(Member& member, Ended& ended);
   /// It ends with an error before.
@@ -152,18 +167,25 @@ class DecodeBatch {
   int64_t PagesHeld() const;
   /// How many tokens a sequence of so many is expected to become.
   int64_t TokensExpected(const Claim& claim, int32_t num_tokens) const;
-  /// What a sequence takes at most until it has so many tokens: its prompt has all of its pages until it is done.
+  /// What a sequence takes at most until it has so many tokens: its prompt has all of its pages until it is
+  /// done.
   int64_t PagesUntil(const Claim& claim, int64_t num_tokens) const;
   /// What a sequence of so many tokens now is let in, or back, for.
   int64_t PagesClaimed(const Claim& claim, int32_t num_tokens) const {
     return PagesUntil(claim, TokensExpected(claim, num_tokens));
   }
   int64_t PagesClaimed(const Member& member) const;
+  /// All of them together.
   int64_t PagesClaimed() const;
+  /// What a task that has not begun is let in for: pages that it will share with others are there already.
+  int64_t PagesToBegin(const Task& task, const Claim& claim) const;
   /// How many pages are too few for one that claims so many; not above 0: none.
   int64_t PagesMissing(int64_t claimed) const { return PagesClaimed() + claimed - options_.max_pages; }
   /// Whether any of the party's is a member or is being prefilled.
   bool HasRunning(const Party& party) const;
+  /// The members, in their order, each with the pages that `pages_of` tells of it.
+  template <typename PagesOf>
+  std::vector<PageHolder> Holders(PagesOf pages_of) const;
   /// The members that give way to the first one of a party; see page_turns.h.
   std::vector<size_t> GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const;
   void CountSequences();

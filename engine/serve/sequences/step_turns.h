@@ -1,12 +1,15 @@
-// Which answers get a token in the next step of decoding, where more are being written than a step has rows for.
+// Which answers get a token in the next step of decoding, where more are being written than a step has rows
+// for.
 //
-// A step's rows are shared as the scheduler shares time: between priorities as kTimeShares says, and evenly between the
-// fairness keys of a priority. Nobody gets more rows than they have answers, and what one leaves the others share (max-min
-// fairness: Bertsekas, Gallager, Data Networks, 2nd edition, section 6.5.2). Shares are fractions, and who gets less than
-// their share in one step gets it in the next. The answers of one key stand in a queue: those that have had a row go to its end.
+// A step's rows are shared as the scheduler shares time: between priorities as kTimeShares says, and evenly
+// between the fairness keys of a priority. Nobody gets more rows than they have answers, and what one leaves
+// the others share (max-min fairness: Bertsekas, Gallager, Data Networks, 2nd edition, section 6.5.2). Shares
+// are fractions, and who gets less than their share in one step gets it in the next. The answers of one key
+// stand in a queue: those that have had a row go to its end.
 //
-// So a batch that one key has filled takes some answers of others besides (MayJoin), up to twice as many as a step has rows
-// for: a newcomer waits for its prompt, not for the end of somebody's long answer. Answers that have no turn keep their pages.
+// So a batch that one key has filled takes some answers of others besides (MayJoin), up to twice as many as a
+// step has rows for: a newcomer waits for its prompt, not for the end of somebody's long answer. Answers that
+// have no turn keep their pages.
 #pragma once
 
 #include <cstddef>
@@ -43,13 +46,14 @@ class StepTurns {
     Party party;
     int64_t last_turn = 0;  // the higher, the further back in its queue
   };
-  /// Which of these answers have a row in the next step, by their indices: all of them, or as many as there are rows. In the order in
-  /// which they go to the ends of their queues.
+  /// Which of these answers have a row in the next step, by their indices: all of them, or as many as there
+  /// are rows. In the order in which they go to the ends of their queues.
   std::vector<size_t> Next(absl::Span<const Answer> answers);
 
-  /// Whether another answer of `joining` may be written beside those of `present`, one element for each answer. Yes where there is
-  /// a free row. Where there is none, no more than kMostPerRow answers come on each row; and the party's share must be a row for
-  /// each of its answers, or this is its first one, and another party has several.
+  /// Whether another answer of `joining` may be written beside those of `present`, one element for each
+  /// answer. Yes where there is a free row. Where there is none, no more than kMostPerRow answers come on
+  /// each row; and the party's share must be a row for each of its answers, or this is its first one, and
+  /// another party has several.
   bool MayJoin(std::vector<Party> present, const Party& joining) const;
 
   static constexpr int32_t kMostPerRow = 2;
