@@ -1,7 +1,7 @@
 // Reading JSON from outside twice: first its events, against limits, then its values.
 //
-// The library can also do both at once, by a callback, which for every object that ends looks through all members of the one
-// around it: a body of 300 KB took seconds, a file with 100,000 objects minutes.
+// The library can also do both at once, by a callback, which for every object that ends looks through all
+// members of the one around it: a body of 300 KB took seconds, a file with 100,000 objects minutes.
 #pragma once
 
 #include <cstddef>

@@ -13,8 +13,8 @@
 
 namespace kvblend {
 
-/// What a client is told where nothing better is known: long enough for a request or two to finish, short enough for an
-/// interactive client.
+/// What a client is told where nothing better is known: long enough for a request or two to finish, short
+/// enough for an interactive client.
 inline constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(1);
 
 inline constexpr char kRetryDelayPayload[] = "kvblend/retry-delay-ms";

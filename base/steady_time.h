@@ -8,7 +8,8 @@
 
 namespace kvblend {
 
-/// The date of the first call and what has passed since, by a clock that goes on evenly when that of the machine is set.
+/// The date of the first call and what has passed since, by a clock that goes on evenly when that of the
+/// machine is set.
 inline absl::Time SteadyNow() {
   using Steady = std::chrono::steady_clock;
   static const Steady::time_point begin = Steady::now();

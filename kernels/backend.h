@@ -17,9 +17,9 @@
 // kInvalidArgument naming the operation, the value and what is allowed. A failed check leaves outputs
 // untouched. `n` may be 0. Plans, tables and weights must come from the backend they are used with.
 //
-// Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype. NaN stays NaN, through
-// softmax and limits too, so that what is damaged shows in the logits; SelectTopK, ChooseExperts and MassScores say what they
-// make of it.
+// Numbers: softmax, norms and accumulations are carried out in fp32 whatever the storage dtype. NaN stays
+// NaN, through softmax and limits too, so that what is damaged shows in the logits; SelectTopK, ChooseExperts
+// and MassScores say what they make of it.
 #pragma once
 
 #include <cstddef>
@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "kernels/batch_plan.h"
 #include "kernels/experts.h"
 #include "kernels/kv_correction.h"
 #include "kernels/kv_section.h"
@@ -61,8 +62,8 @@ class Stream {
   virtual ~Stream() = default;
 };
 
-/// What a weight matrix will be used for; an embedding that is tied to the output layer is both. Inputs of a kTolerantLinear may
-/// be rounded to 8 bits (docs/performance.md, "8 bits where they cost little").
+/// What a weight matrix will be used for; an embedding that is tied to the output layer is both. Inputs of a
+/// kTolerantLinear may be rounded to 8 bits (docs/performance.md, "8 bits where they cost little").
 enum class WeightUsage : uint8_t { kLinear, kTolerantLinear, kEmbedding, kLinearAndEmbedding };
 
 /// A weight matrix W [rows = out_features, cols = in_features] in the form that the backend's Linear wants,
@@ -73,8 +74,8 @@ class PackedWeights {
   virtual int64_t rows() const = 0;
   virtual int64_t cols() const = 0;
   virtual WeightUsage usage() const = 0;
-  /// In products of up to so many rows, each row gets the same bits as alone; with more rows, roundings may differ. 0: they may
-  /// differ with two rows already.
+  /// In products of up to so many rows, each row gets the same bits as alone; with more rows, roundings may
+  /// differ. 0: they may differ with two rows already.
   virtual int64_t rows_as_alone() const { return std::numeric_limits<int64_t>::max(); }
 };
 
@@ -84,7 +85,8 @@ enum class RopeLayout : uint8_t {
   kSplitHalf,    // (0,d/2), (1,d/2+1), ...: NeoX style
 };
 
-/// cos and sin of position * inv_freq[i], times a magnitude, for all positions below max_position. Immutable after creation.
+/// cos and sin of position * inv_freq[i], times a magnitude, for all positions below max_position. Immutable
+/// after creation.
 class RopeTable {
  public:
   virtual ~RopeTable() = default;
@@ -97,41 +99,9 @@ struct RopeSpec {
   int64_t head_dim = 0;              // even
   int64_t max_position = 0;          // positions 0 .. max_position-1 may be used
   absl::Span<const float> inv_freq;  // [head_dim / 2], scaling already applied; angles are computed in double
-  /// Multiplies cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay all the same.
+  /// Multiplies cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay all the
+  /// same.
   float magnitude = 1;
-};
-
-/// A ragged batch of token rows over paged KV. Row i belongs to the sequence s with
-/// row_indptr[s] <= i < row_indptr[s+1] and stands at absolute position positions[i] of it. Positions within
-/// a sequence need not be contiguous (a blended prefill gathers them) but must be strictly increasing. The KV
-/// of position p of sequence s is in slot p % page_size of page page_indices[page_indptr[s] + p / page_size].
-///
-/// Layers that keep different tokens have lists of pages of their own: page_indices then is num_page_lists such lists of
-/// equal length, one behind the other, and KvPagesView::page_list tells which of them the pages of a layer go by.
-struct BatchSpec {
-  absl::Span<const int32_t> row_indptr;    // [num_sequences + 1], starts at 0, non-decreasing; never empty
-  absl::Span<const int32_t> positions;     // [num_rows]; each < kv_len of its sequence
-  absl::Span<const int32_t> kv_len;        // [num_sequences] tokens whose KV may be read
-  absl::Span<const int32_t> page_indptr;   // [num_sequences + 1], likewise; enough pages for each kv_len
-  absl::Span<const int32_t> page_indices;  // each < num_pages of the pages it is used with
-  int32_t page_size = 0;                   // tokens
-  int32_t num_page_lists = 1;
-};
-
-/// A BatchSpec checked and prepared once (host scheduling, uploads), then used for every layer.
-/// Immutable after creation. Must not outlive its backend.
-class BatchPlan {
- public:
-  virtual ~BatchPlan() = default;
-  virtual int64_t num_rows() const = 0;
-  virtual int64_t num_sequences() const = 0;
-  virtual int64_t total_kv_len() const = 0;  // sum of kv_len
-  // What the checked entries compare with the tables and pages that the plan is used with; -1 when there is
-  // none.
-  virtual int64_t max_position() const = 0;
-  virtual int64_t max_page_index() const = 0;
-  virtual int32_t page_size() const = 0;
-  virtual int32_t num_page_lists() const = 0;
 };
 
 /// What one step of a RepeatedStep has of its own. Everything is host memory.
@@ -158,7 +128,8 @@ class RepeatedStep {
   virtual std::string problem() const { return ""; }
 };
 
-/// Times what a stream does, which may run behind the host. Used by the stream's thread, and must not outlive the stream.
+/// Times what a stream does, which may run behind the host. Used by the stream's thread, and must not outlive
+/// the stream.
 class StreamClock {
  public:
   virtual ~StreamClock() = default;
@@ -175,8 +146,8 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-/// How many rows of a prompt are best given to a backend at once: enough to keep it busy, but few enough that it is done in 10 to
-/// 20 ms with a model of usual size, because nothing else has a turn meanwhile.
+/// How many rows of a prompt are best given to a backend at once: enough to keep it busy, but few enough that
+/// it is done in 10 to 20 ms with a model of usual size, because nothing else has a turn meanwhile.
 struct RowUnits {
   int64_t products =
       1024;  // for norms, products and MLPs: their widest activation has 2 ffn_dim floats per row
@@ -204,8 +175,8 @@ class Backend {
   virtual std::string device_name() const { return "CPU"; }
   /// nullopt if the backend computes in the process's own memory, or the device does not report it.
   virtual std::optional<DeviceMemory> device_memory() const { return std::nullopt; }
-  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and GatedActivation write
-  /// it.
+  /// dtype in which GEMM inputs are best given (kF32 or kBF16). RmsNorm, SelectiveAttention and
+  /// GatedActivation write it.
   virtual DataType compute_dtype() const = 0;
   /// The type of KV pages that is as exact as the backend's products, and the fastest of those.
   virtual DataType best_page_dtype() const { return compute_dtype(); }
@@ -256,9 +227,10 @@ class Backend {
   absl::Status Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                      float scale, MatrixView out);
 
-  /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight, for every run of d columns on its own: one run is a whole row,
-  /// or a head of it.
-  ///   x: f32 [n, k d];  weight: f32 [1, d];  out: f32 or compute dtype [n, k d]; out may be x when both are f32
+  /// out[i] = x[i] / sqrt(mean(x[i]^2) + epsilon) * weight, for every run of d columns on its own: one run is
+  /// a whole row, or a head of it.
+  ///   x: f32 [n, k d];  weight: f32 [1, d];
+  ///   out: f32 or compute dtype [n, k d], may be x when both are f32
   absl::Status RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView weight, float epsilon,
                        MatrixView out);
 
@@ -268,30 +240,32 @@ class Backend {
                       MatrixView out);
 
   /// The spec.num_chosen experts with the highest logits of every row, from high to low, and their weights
-  /// (kernels/experts.h). Equal logits: the lower expert; NaN counts as -infinity. Weights are NaN where no logit of the
-  /// row is finite.
-  ///   logits: f32 [n, experts], 1 .. kMaxExperts columns;  experts: [n * num_chosen];  weights: f32 [n, num_chosen]
+  /// (kernels/experts.h). Equal logits: the lower expert; NaN counts as -infinity. Weights are NaN where no
+  /// logit of the row is finite.
+  ///   logits: f32 [n, experts], 1 .. kMaxExperts columns;
+  ///   experts: [n * num_chosen];  weights: f32 [n, num_chosen]
   absl::Status ChooseExperts(Stream& stream, ConstMatrixView logits, const RoutingSpec& spec,
                              IndicesView experts, MatrixView weights);
 
-  /// out[i] = x[i / share] W_e^T with e = experts[i], share = out.rows / x.rows: each row of x, `share` times in a row.
-  /// A result depends on the row, on the expert and on how many rows there are, but not on what the other rows are nor on
-  /// the experts that they go to.
-  ///   x: f32 or compute dtype [r, W.cols], r dividing n;  experts: [n], as ChooseExperts gives them: with any other a
-  ///   backend in host memory answers kInvalidArgument, and one on a device leaves the row as it is;
+  /// out[i] = x[i / share] W_e^T with e = experts[i], share = out.rows / x.rows: each row of x, `share` times
+  /// in a row. A result depends on the row, on the expert and on how many rows there are, but not on what the
+  /// other rows are nor on the experts that they go to.
+  ///   x: f32 or compute dtype [r, W.cols], r dividing n;
+  ///   experts: [n], as ChooseExperts gives them: with any other a backend in host memory answers
+  ///   kInvalidArgument, and one on a device leaves the row as it is;
   ///   out: f32 [n, W.rows]
   absl::Status ExpertLinear(Stream& stream, ConstMatrixView x, const PackedExperts& weights,
                             IndicesView experts, MatrixView out);
 
-  /// out[i] = sum over j of weights[i][j] * x[i * k + j], or out[i] += that when `accumulate`; added one by one, j
-  /// ascending.
+  /// out[i] = sum over j of weights[i][j] * x[i * k + j], or out[i] += that when `accumulate`; added one by
+  /// one, j ascending.
   ///   x: f32 [n * k, d];  weights: f32 [n, k], k at least 1;  out: f32 [n, d]
   absl::Status SumExperts(Stream& stream, ConstMatrixView x, ConstMatrixView weights, bool accumulate,
                           MatrixView out);
 
   /// out[i] += bias[experts[i]].
-  ///   bias: f32 [num_experts, d], up to kMaxExperts rows;  experts: [n], as of ExpertLinear, with what it says of other
-  ///   numbers;  out: f32 [n, d]
+  ///   bias: f32 [num_experts, d], up to kMaxExperts rows;
+  ///   experts: [n], as of ExpertLinear, with what it says of other numbers;  out: f32 [n, d]
   absl::Status AddExpertBias(Stream& stream, ConstMatrixView bias, IndicesView experts, MatrixView out);
 
   /// out = activation(gate) * up; kClampedSilu changes `up` too (kernels/specs.h).
@@ -324,21 +298,24 @@ class Backend {
   absl::Status KvLoad(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                       KvSectionView v, KvPagesView pages);
 
-  /// What `correction` makes of stored KV, for KvLoad (kernels/kv_correction.h). Sums are carried in fp32. A backend may
-  /// round to its compute dtype what the map of low rank multiplies, and with bf16 outputs what is scaled as well.
+  /// What `correction` makes of stored KV, for KvLoad (kernels/kv_correction.h). Sums are carried in fp32. A
+  /// backend may round to its compute dtype what the map of low rank multiplies, and with bf16 outputs what
+  /// is scaled as well.
   ///   k: kKey, v: kValue [n, correction.cols()], both of one encoding, any
   ///   k_out, v_out: the same shapes, both f32, or both bf16; not host memory
   absl::Status CorrectKv(Stream& stream, KvSectionView k, KvSectionView v, const KvCorrection& correction,
                          MutableKvSectionView k_out, MutableKvSectionView v_out);
 
   /// KvLoad of what CorrectKv makes of k and v, the same values to the last bit.
-  ///   k_memory, v_memory: as CorrectKv's k_out and v_out, where a backend may put it meanwhile; undefined afterwards
+  ///   k_memory, v_memory: as CorrectKv's k_out and v_out, where a backend may put it meanwhile; undefined
+  ///   afterwards
   absl::Status KvLoadCorrected(Stream& stream, const BatchPlan& plan, const RopeTable& rope, KvSectionView k,
                                KvSectionView v, const KvCorrection& correction, MutableKvSectionView k_memory,
                                MutableKvSectionView v_memory, KvPagesView pages);
 
-  /// KvLoad or, where there is a correction, KvLoadCorrected of every item into the pages of one layer. A device does that for
-  /// many at once. Where an item is refused, none is loaded. REQUIRES: no item writes a slot of another.
+  /// KvLoad or, where there is a correction, KvLoadCorrected of every item into the pages of one layer. A
+  /// device does that for many at once. Where an item is refused, none is loaded. REQUIRES: no item writes a
+  /// slot of another.
   absl::Status KvLoadAll(Stream& stream, absl::Span<const KvLoadItem> items, const RopeTable& rope,
                          KvPagesView pages);
 
@@ -357,8 +334,8 @@ class Backend {
 
   /// The attention that the rows of each sequence pay to each cached position:
   /// out[j] = sum over rows i of the mean over heads of the probability that row i gives key j in
-  /// SelectiveAttention: of softmax(q_i k^T * spec.scale)[j] with its mask, its soft cap and its sinks, which leave
-  /// less than 1 for the keys of a row.
+  /// SelectiveAttention: of softmax(q_i k^T * spec.scale)[j] with its mask, its soft cap and its sinks, which
+  /// leave less than 1 for the keys of a row.
   ///   q: as there;  out: f32 [1, plan.total_kv_len], sequences one after the other
   absl::Status AttentionMass(Stream& stream, const BatchPlan& plan, ConstMatrixView q,
                              const AttentionSpec& spec, KvPagesView pages, MatrixView out);
@@ -375,19 +352,22 @@ class Backend {
   ///   fresh: f32 [n, d];  stored: [n, d], either part, any encoding;  out: f32 [1, n]
   absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored, MatrixView out);
 
-  /// How long the value vector of each cached position is: out[j] = the root of the sum of squares of what position j has in
-  /// pages.v, all kv heads together. Sums are carried in fp32. What was never written gives whatever the pages hold.
+  /// How long the value vector of each cached position is: out[j] = the root of the sum of squares of what
+  /// position j has in pages.v, all kv heads together. Sums are carried in fp32. What was never written gives
+  /// whatever the pages hold.
   ///   out: f32 [1, plan.total_kv_len], sequences one after the other
   absl::Status ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out);
 
-  /// How much the wanted columns contribute to the rows that attend in a query pass, row r of `mass` and of `lengths` being layer r's
-  /// attention mass and value lengths: out[i] = sum over rows r of (mass[r][c_i] / sum of mass[r]) * (lengths[r][c_i] / mean
-  /// of lengths[r]), where sum and mean are those over the columns of `counted` whose mass is above 0, and c_i is the i-th
-  /// column of `wanted`. A row whose attention goes to short values counts for less. Lengths count only where there is
-  /// attention: elsewhere KV may not have been loaded. Sums over columns are taken in double, column by column within a
-  /// range, range by range; those over rows in fp32, in their order.
+  /// How much the wanted columns contribute to the rows that attend in a query pass, row r of `mass` and of
+  /// `lengths` being layer r's attention mass and value lengths: out[i] = sum over rows r of (mass[r][c_i] /
+  /// sum of mass[r]) * (lengths[r][c_i] / mean of lengths[r]), where sum and mean are those over the columns
+  /// of `counted` whose mass is above 0, and c_i is the i-th column of `wanted`. A row whose attention goes
+  /// to short values counts for less. Lengths count only where there is attention: elsewhere KV may not have
+  /// been loaded. Sums over columns are taken in double, column by column within a range, range by range;
+  /// those over rows in fp32, in their order.
   /// Rows whose sums are not above 0 are left out, and so are terms that are not above 0; out is at least 0.
-  ///   mass, lengths: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;  out: f32 [1, columns of `wanted`]
+  ///   mass, lengths: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;
+  ///   out: f32 [1, columns of `wanted`]
   absl::Status MassScores(Stream& stream, ConstMatrixView mass, ConstMatrixView lengths,
                           absl::Span<const ColumnRange> counted, absl::Span<const ColumnRange> wanted,
                           MatrixView out);
@@ -474,24 +454,26 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, on AVX2 with kTolerantLinear in 8 bits
+    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, on AVX2 with kTolerantLinear in
+    // 8 bits
     kAuto,
     kF32,
     kBF16,
     // Products of weights in 8 bits: activations are rounded in groups of 32 inputs, a file's codes stay as
     // they are; everything else as kAuto. Needs AVX2; faster with AVX-VNNI or AVX512-VNNI.
     kInt8,
-    // The same with activations in 16 bits, more exact than bf16, and f32 where weights are no codes. Attention over pages that
-    // are not f32 takes codes of 12 and 13 bits. Needs AVX2.
+    // The same with activations in 16 bits, more exact than bf16, and f32 where weights are no codes.
+    // Attention over pages that are not f32 takes codes of 12 and 13 bits. Needs AVX2.
     kInt16,
   } gemm = Gemm::kAuto;
-  /// Where files for packed weights are made and mapped (cpu/machine/weight_arena.h); empty: they are in memory.
+  /// Where files for packed weights are made and mapped (cpu/machine/weight_arena.h); empty: they are in
+  /// memory.
   std::string weights_folder = {};
 };
 
 /// oneDNN GEMMs, own attention, SIMD chosen at run time; the environment's KVBLEND_CPU (portable, avx2,
-/// avx_vnni, avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or those
-/// that `gemm` needs. kResourceExhausted: not so many threads can be started.
+/// avx_vnni, avx512, amx) limits it to fewer instructions. kFailedPrecondition: the processor lacks those, or
+/// those that `gemm` needs. kResourceExhausted: not so many threads can be started.
 absl::StatusOr<std::unique_ptr<Backend>> CreateCpuBackend(const CpuBackendOptions& options);
 
 /// By the name of a device, as ChooseDevice (kernels/device_choice.h) takes it, with its errors.

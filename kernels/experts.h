@@ -1,5 +1,6 @@
-// What the operations on a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks", ICLR 2017) work with:
-// several weight matrices of one shape, of which each row is multiplied by a few that the router chose for it.
+// What the operations on a mixture of experts (Shazeer et al., "Outrageously Large Neural Networks", ICLR
+// 2017) work with: several weight matrices of one shape, of which each row is multiplied by a few that the
+// router chose for it.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,14 @@ inline constexpr int32_t kMaxChosenExperts = 32;
 /// How a row of router logits becomes experts and weights. The gate is a softmax.
 struct RoutingSpec {
   int32_t num_chosen = 0;  // experts per row, 1 to kMaxChosenExperts and to the number of logits
-  /// Weights are the softmax over the chosen experts' logits, which is the softmax over all, divided by its sum over the
-  /// chosen ones; otherwise the softmax over all logits, as it is.
+  /// Weights are the softmax over the chosen experts' logits, which is the softmax over all, divided by its
+  /// sum over the chosen ones; otherwise the softmax over all logits, as it is.
   bool renormalise = true;
 };
 
-/// Weight matrices W_e [rows = out_features, cols = in_features], e < num_experts, in the form that the backend's
-/// ExpertLinear wants, opaque to callers. Immutable after creation, so any number of threads may use it.
+/// Weight matrices W_e [rows = out_features, cols = in_features], e < num_experts, in the form that the
+/// backend's ExpertLinear wants, opaque to callers. Immutable after creation, so any number of threads may
+/// use it.
 class PackedExperts {
  public:
   virtual ~PackedExperts() = default;

@@ -1,10 +1,12 @@
-// A correction of stored KV: what stands before a chunk in a prompt moves its K and V largely in a way that does not
-// depend on the text, and that can be learned (docs/algorithm.md, "Learned corrections"). For one layer and a token
-// whose stored K (before RoPE) and V are x = [k | v], 2 * cols values, the corrected ones are
+// A correction of stored KV: what stands before a chunk in a prompt moves its K and V largely in a way that
+// does not depend on the text, and that can be learned (docs/algorithm.md, "Learned corrections"). For one
+// layer and a token whose stored K (before RoPE) and V are x = [k | v], 2 * cols values, the corrected ones
+// are
 //
 //     y = scale * x + offset[place] + (x down) up
 //
-// scale and offset per element, down and up a map of low rank; place says where in its chunk the token stands.
+// scale and offset per element, down and up a map of low rank; place says where in its chunk the token
+// stands.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,8 @@ struct KvCorrectionSpec {
   absl::Span<const float> up;      // [rank, 2 * cols]
 };
 
-/// A spec in the form that a backend wants, opaque to callers. Immutable after creation, so any number of threads may
-/// use it. Must not outlive its backend.
+/// A spec in the form that a backend wants, opaque to callers. Immutable after creation, so any number of
+/// threads may use it. Must not outlive its backend.
 class KvCorrection {
  public:
   virtual ~KvCorrection() = default;

@@ -1,4 +1,5 @@
-// What SampleTokens tells of a row, and part of what it is told (kernels/sampling.h). Plain data, for device code too.
+// What SampleTokens tells of a row, and part of what it is told (kernels/sampling.h). Plain data, for device
+// code too.
 #pragma once
 
 #include <cmath>

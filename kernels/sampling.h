@@ -1,8 +1,9 @@
 // What SampleTokens takes and gives: how a row of logits becomes a token.
 //
 // The steps, in this order, each working on what the one before left over:
-//   1. changes: the logit of a token that is repeated is divided by the repetition penalty (Keskar et al. 2019,
-//      CTRL) when positive and multiplied by it when negative; then what the token's change adds is added;
+//   1. changes: the logit of a token that is repeated is divided by the repetition penalty (Keskar et al.
+//      2019, CTRL) when positive and multiplied by it when negative; then what the token's change adds is
+//      added;
 //   2. temperature: logits are divided by it; 0 takes the most likely token and ends here;
 //   3. top-k: the k most likely tokens stay;
 //   4. top-p (Holtzman et al. 2020): of the distribution renormalised over what is left, the fewest tokens,

@@ -11,8 +11,8 @@ namespace kvblend::kernels {
 enum class Activation : uint8_t {
   kSilu,      // z / (1 + exp(-z))
   kGeluTanh,  // z / (1 + exp(-2 u)), u = sqrt(2 / pi) (z + 0.044715 z^3): GELU by its tanh approximation
-  /// z / (1 + exp(-kClampedSiluSharpness z)) of the gate, held below kClampedSiluLimit; what is gated is held between
-  /// plus and minus that limit, and 1 is added (gpt-oss, arXiv:2508.10925).
+  /// z / (1 + exp(-kClampedSiluSharpness z)) of the gate, held below kClampedSiluLimit; what is gated is held
+  /// between plus and minus that limit, and 1 is added (gpt-oss, arXiv:2508.10925).
   kClampedSilu,
 };
 inline constexpr float kClampedSiluLimit = 7.0f;
@@ -23,11 +23,12 @@ struct AttentionSpec {
   int32_t num_heads = 0;       // query heads; a multiple of the pages' num_kv_heads
   float scale = 1;             // of scores before the softmax, usually 1 / sqrt(head_dim)
   int32_t sliding_window = 0;  // a row at position q sees keys k with q - k < sliding_window; 0: all k <= q
-  /// Scores, scaled, become cap * tanh(score / cap) ahead of the softmax (Gemma 2, arXiv:2408.00118, section 2);
-  /// 0: they stay as they are.
+  /// Scores, scaled, become cap * tanh(score / cap) ahead of the softmax (Gemma 2, arXiv:2408.00118, section
+  /// 2); 0: they stay as they are.
   float logit_soft_cap = 0;
-  /// f32 [1, num_heads] in the backend's memory: a score for each query head, neither scaled nor capped, that joins the
-  /// denominator of its softmax and has no value (gpt-oss, arXiv:2508.10925). Without data there are none.
+  /// f32 [1, num_heads] in the backend's memory: a score for each query head, neither scaled nor capped, that
+  /// joins the denominator of its softmax and has no value (gpt-oss, arXiv:2508.10925). Without data there
+  /// are none.
   ConstMatrixView sinks = {};
 
   /// The keys that a row at `position` sees are [FirstVisible(position), position].

@@ -13,8 +13,8 @@ namespace kvblend::kernels {
 inline constexpr int64_t kSuperGroup = 256;
 
 /// How the values of a row are quantized: value = scale * (code - zero_point) + minimum, with a scale and a
-/// minimum for every `group` columns. These may be small whole numbers, multiplied by one number each for kSuperGroup
-/// columns: they are nested.
+/// minimum for every `group` columns. These may be small whole numbers, multiplied by one number each for
+/// kSuperGroup columns: they are nested.
 struct QuantizedFormat {
   int32_t bits = 0;         // 4, 5, 6 or 8: codes are 0 .. 2^bits - 1
   int32_t group = 0;        // columns: 16 or 32; divides the number of columns
@@ -25,8 +25,8 @@ struct QuantizedFormat {
   friend bool operator==(const QuantizedFormat&, const QuantizedFormat&) = default;
 };
 
-/// What nested scales and minima are made of: scales[g] is super_scales[g's super group] * scale_codes[g], exactly, and so
-/// are minima. Each span is as long as told, or empty where it is not wanted.
+/// What nested scales and minima are made of: scales[g] is super_scales[g's super group] * scale_codes[g],
+/// exactly, and so are minima. Each span is as long as told, or empty where it is not wanted.
 struct NestedScales {
   absl::Span<int8_t> scale_codes;    // [cols / group]
   absl::Span<int8_t> minimum_codes;  // [cols / group]

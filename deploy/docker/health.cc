@@ -1,5 +1,6 @@
-// The image's health check, for there is no shell in it that could ask: exit code 0 while the server accepts requests. Asks
-// /readyz of the operators' HTTP, which is plain and needs no key, wherever gRPC and the HTTP API listen and whatever they speak.
+// The image's health check, for there is no shell in it that could ask: exit code 0 while the server accepts
+// requests. Asks /readyz of the operators' HTTP, which is plain and needs no key, wherever gRPC and the HTTP
+// API listen and whatever they speak.
 //
 //   container-health [FILE]    FILE has the server's command line; /proc/1/cmdline, as the container's first process is the server
 #include <netdb.h>
@@ -47,7 +48,8 @@ bool SaysReady(int connection) {
   return answer.compare(0, ready.size(), ready) == 0;
 }
 
-// address: HOST:PORT or [IPV6]:PORT. To connect to 0.0.0.0 or [::], which servers listen on, leads to this host.
+// address: HOST:PORT or [IPV6]:PORT. To connect to 0.0.0.0 or [::], which servers listen on, leads to this
+// host.
 bool IsReady(const std::string& address) {
   const size_t colon = address.rfind(':');
   if (colon == std::string::npos) return false;

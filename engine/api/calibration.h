@@ -26,23 +26,25 @@ struct CalibrationCorpus {
 inline constexpr int32_t kAttentionPasses = 3, kPromptsForAttention = 64;
 
 struct CalibrationOptions {
-  /// Prompts of at least two chunks each. A pair of stored and fresh KV counts by the attention that the question pays to it,
-  /// and the prompts held out are answered, to measure the divergence of the answers.
+  /// Prompts of at least two chunks each. A pair of stored and fresh KV counts by the attention that the
+  /// question pays to it, and the prompts held out are answered, to measure the divergence of the answers.
   std::vector<Prompt> prompts;
   CalibrationCorpus corpus;  // used where `prompts` is empty
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t rank = 16;   // of the fitted linear map, [0, 1024]
   double ridge = 0.1;  // regularisation, as a share of the variances, (0, 100]
-  /// How often each fitted prompt then improves the fit by what the attention of its question and answer reads, [0, 1000].
-  /// -1: kAttentionPasses if at least kPromptsForAttention prompts are fitted, else 0, because few prompts would be overfitted.
+  /// How often each fitted prompt then improves the fit by what the attention of its question and answer
+  /// reads, [0, 1000].
+  /// -1: kAttentionPasses if at least kPromptsForAttention prompts are fitted, else 0, because few prompts
+  /// would be overfitted.
   int32_t attention_passes = -1;
   double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
   std::string origin;      // says for people where the prompts come from; at most 256 bytes
   std::string path;        // file to write; empty: where an engine with correction "auto" looks for it
-  /// File that keeps what was learned from the prompts so far. It is written every few prompts and when the run ends early; a
-  /// later run with the same prompts goes on from there, whatever its rank and ridge. A second file, with ".attention" appended
-  /// to the name, keeps the state of the attention passes, for the same rank, ridge and number of passes. Neither is removed.
-  /// Empty: no files.
+  /// File that keeps what was learned from the prompts so far. It is written every few prompts and when the
+  /// run ends early; a later run with the same prompts goes on from there, whatever its rank and ridge. A
+  /// second file, with ".attention" appended to the name, keeps the state of the attention passes, for the
+  /// same rank, ridge and number of passes. Neither is removed. Empty: no files.
   std::string resume;
 };
 
@@ -50,11 +52,12 @@ struct CalibrationReport {
   int32_t fitted_prompts = 0;
   int32_t held_out_prompts = 0;
   int64_t fitted_tokens = 0;
-  // KL divergence from full prefill in nats per token, with nothing recomputed, over the 16 tokens that full prefill generates
-  // greedily for each prompt held out.
+  // KL divergence from full prefill in nats per token, with nothing recomputed, over the 16 tokens that full
+  // prefill generates greedily for each prompt held out.
   double kl_before = 0;
   double kl_after = 0;
-  /// How much of the fitted correction is applied to K: of a few strengths, the one that leaves the least divergence.
+  /// How much of the fitted correction is applied to K: of a few strengths, the one that leaves the least
+  /// divergence.
   double key_strength = 1;
   /// Whether what is written comes from the attention passes, or from the fit before them.
   bool by_attention = false;
@@ -69,11 +72,11 @@ struct CalibrationReport {
 using CalibrationProgress =
     absl::FunctionRef<absl::Status(int64_t done, int64_t total, std::string_view what)>;
 
-/// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence there.
-/// kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad documents, a file to resume
-/// from that is damaged or of another model or other prompts, a path to write to that is taken by something else. Other errors
-/// are those of loading the model, running it or writing a file; files that cannot be written are found before the model is
-/// loaded.
+/// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence
+/// there. kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad
+/// documents, a file to resume from that is damaged or of another model or other prompts, a path to write to
+/// that is taken by something else. Other errors are those of loading the model, running it or writing a
+/// file; files that cannot be written are found before the model is loaded.
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress);
 

@@ -36,15 +36,16 @@ class ChunkCatalog {
   /// Erases everything. Returns the number of entries erased.
   virtual int64_t Clear(NamespaceFilter filter) = 0;
 
-  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound: no such entry. kResourceExhausted: it would
-  /// go beyond the limit of pinned bytes.
+  /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound: no such entry.
+  /// kResourceExhausted: it would go beyond the limit of pinned bytes.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
 
-  /// Sets how many bytes (above 0) each of these namespaces may fill in memory, and as many on disk. Replaces what an earlier
-  /// call set: namespaces that are not named get their shares back (EngineOptions::namespace_quotas). A namespace above its
-  /// limit gives up idle entries at once, and entries of its own for new ones. Entries that are pinned or in use count and stay;
-  /// a chunk that does not fit beside them is refused with kResourceExhausted.
+  /// Sets how many bytes (above 0) each of these namespaces may fill in memory, and as many on disk. Replaces
+  /// what an earlier call set: namespaces that are not named get their shares back
+  /// (EngineOptions::namespace_quotas). A namespace above its limit gives up idle entries at once, and
+  /// entries of its own for new ones. Entries that are pinned or in use count and stay; a chunk that does not
+  /// fit beside them is refused with kResourceExhausted.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& bytes) = 0;
 };
 

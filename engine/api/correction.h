@@ -36,8 +36,8 @@ struct CorrectionStats {
   int64_t fits_applied = 0;    // fits that were better and came into force
   int64_t waiting_chunks = 0;  // at this moment: chunks that wait to be learned from
 
-  // Learning together with other servers (replicas) that share chunks: they exchange moments, which are the sums that fits are
-  // made from (engine/kv/moments_messages.h). Counters are since start.
+  // Learning together with other servers (replicas) that share chunks: they exchange moments, which are the
+  // sums that fits are made from (engine/kv/moments_messages.h). Counters are since start.
   bool shared = false;            // whether moments are exchanged
   int64_t replicas_found = 0;     // at this moment: other servers whose moments can be used
   int64_t replicas_merged = 0;    // other servers whose moments were in the last fit
@@ -45,8 +45,9 @@ struct CorrectionStats {
   int64_t moments_refused = 0;    // moments of others that were damaged, of another model or out of date
   int64_t sharing_failures = 0;   // times that moments could not be written or read
 
-  // Per layer: mean squared deviation of stored KV from what full prefill computes, relative to the mean square of the latter.
-  // Measured by the last fit on the chunks kept back, those of other servers included; empty before there are enough.
+  // Per layer: mean squared deviation of stored KV from what full prefill computes, relative to the mean
+  // square of the latter. Measured by the last fit on the chunks kept back, those of other servers included;
+  // empty before there are enough.
   std::vector<double> deviation_before = {};  // of KV as it is stored
   std::vector<double> deviation_after = {};   // with the correction in force
 };

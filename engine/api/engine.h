@@ -27,9 +27,9 @@
 
 namespace kvblend {
 
-/// Receives the events of one Generate request in this order: OnPrompt once, OnText any number of times, OnDone
-/// once. After an error only OnDone comes, with that error; of what was not reported it tells how much was computed
-/// (computed_tokens.h).
+/// Receives the events of one Generate request in this order: OnPrompt once, OnText any number of times,
+/// OnDone once. After an error only OnDone comes, with that error; of what was not reported it tells how much
+/// was computed (computed_tokens.h).
 class GenerateObserver {
  public:
   virtual ~GenerateObserver() = default;
@@ -67,7 +67,8 @@ class RequestHandle {
 
 class Engine {
  public:
-  /// Called while the model is loaded, on the thread that calls Create: how many bytes of its tensors have been read.
+  /// Called while the model is loaded, on the thread that calls Create: how many bytes of its tensors have
+  /// been read.
   using LoadObserver = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
   /// Loads the model, reserves pages and checks itself. kFailedPrecondition when the self-check fails.
@@ -85,8 +86,8 @@ class Engine {
   virtual absl::StatusOr<std::shared_ptr<RequestHandle>> PutChunks(
       PutChunksRequest request, std::shared_ptr<PutChunksObserver> observer) = 0;
 
-  /// Finds chunks, and begins to bring into memory those that are only in lower tiers. Chunks that are stored nowhere are not
-  /// computed. Results are in the request's order. kInvalidArgument: bad field.
+  /// Finds chunks, and begins to bring into memory those that are only in lower tiers. Chunks that are stored
+  /// nowhere are not computed. Results are in the request's order. kInvalidArgument: bad field.
   virtual absl::StatusOr<std::vector<PrefetchedChunk>> PrefetchChunks(PrefetchChunksRequest request) = 0;
 
   /// The stored chunks, for operators.
@@ -99,8 +100,9 @@ class Engine {
   /// How many tokens a text has on its own, which is how chunks are tokenized.
   virtual absl::StatusOr<int32_t> CountTokens(std::string_view text) = 0;
 
-  /// Controls what is learned of stored KV while serving, and returns the state after that. May take as long as fitting one
-  /// layer. kFailedPrecondition: kLearn where learning is off or not possible; kFreeze or kReset where it is off.
+  /// Controls what is learned of stored KV while serving, and returns the state after that. May take as long
+  /// as fitting one layer. kFailedPrecondition: kLearn where learning is off or not possible; kFreeze or
+  /// kReset where it is off.
   virtual absl::StatusOr<CorrectionStats> UpdateCorrection(CorrectionAction action) = 0;
 
   virtual const EngineInfo& info() const = 0;
@@ -112,9 +114,10 @@ class Engine {
   virtual absl::Status Drain(absl::Time deadline) = 0;
 };
 
-/// The values that EngineInfo::model_fingerprint can have for a model file, without loading it. The first one is that of a server
-/// with the model's own context. With LongRoPE there may be a second one, for a shorter context
-/// (EngineOptions::max_context_tokens). kNotFound, kInvalidArgument or kUnimplemented naming the file.
+/// The values that EngineInfo::model_fingerprint can have for a model file, without loading it. The first one
+/// is that of a server with the model's own context. With LongRoPE there may be a second one, for a shorter
+/// context (EngineOptions::max_context_tokens). kNotFound, kInvalidArgument or kUnimplemented naming the
+/// file.
 absl::StatusOr<std::vector<std::string>> ModelFingerprints(const std::string& model_path);
 
 }  // namespace kvblend

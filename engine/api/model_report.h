@@ -42,16 +42,18 @@ struct ModelReport {
   int64_t kv_bytes_per_token = 0;  // 16-bit pages, all layers
   int64_t kv_tokens = 0;           // the context that was asked for
   int64_t kv_bytes = 0;            // of that many tokens
-  /// The part of kv_bytes that is needed once the prompt is done: layers with sliding windows keep only what the windows see.
+  /// The part of kv_bytes that is needed once the prompt is done: layers with sliding windows keep only what
+  /// the windows see.
   int64_t answer_kv_bytes = 0;
-  /// OK: an engine with default settings, and this context, runs the model; a correction beside it is one of its settings. Otherwise why
-  /// not. The values of weights are not looked at: one that is an infinity or NaN is found only when they are loaded.
+  /// OK: an engine with default settings, and this context, runs the model; a correction beside it is one of
+  /// its settings. Otherwise why not. The values of weights are not looked at: one that is an infinity or NaN
+  /// is found only when they are loaded.
   absl::Status runs;
 };
 
-/// Looks at the model file or folder at `path`. Memory is computed for a context of `context_tokens`; 0: the model's
-/// own. `chat_format` is as in EngineOptions. kNotFound, kInvalidArgument, kDataLoss or kUnimplemented where the file cannot be
-/// read at all.
+/// Looks at the model file or folder at `path`. Memory is computed for a context of `context_tokens`; 0: the
+/// model's own. `chat_format` is as in EngineOptions. kNotFound, kInvalidArgument, kDataLoss or
+/// kUnimplemented where the file cannot be read at all.
 absl::StatusOr<ModelReport> InspectModel(const std::string& path, int64_t context_tokens,
                                          const std::string& chat_format = "auto");
 

@@ -1,5 +1,5 @@
-// The names of the engine's enumerators as clients write and read them: one table for each enumeration, used by flags,
-// JSON, errors, metrics and the wire.
+// The names of the engine's enumerators as clients write and read them: one table for each enumeration, used
+// by flags, JSON, errors, metrics and the wire.
 #pragma once
 
 #include <string>
@@ -23,7 +23,8 @@ struct NamedValue {
 template <typename Enum>
 using NameTable = absl::Span<const NamedValue<Enum>>;
 
-/// All values of the argument's type with their names, in the order of their numbers. The argument only selects the type.
+/// All values of the argument's type with their names, in the order of their numbers. The argument only
+/// selects the type.
 NameTable<Policy> NamesOf(Policy);
 NameTable<Reuse> NamesOf(Reuse);
 NameTable<Anchoring> NamesOf(Anchoring);

@@ -1,5 +1,5 @@
-// That a chunk was refused by the limit of its namespace: travels with the status. A tenant may be told of its own limit, but not
-// of sums over all tenants, and the server tells them apart by this.
+// That a chunk was refused by the limit of its namespace: travels with the status. A tenant may be told of
+// its own limit, but not of sums over all tenants, and the server tells them apart by this.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// One row for every setting of an engine except its model: its name, the field of EngineOptions that holds it, and the
-// values that are allowed. The flags of kvblend-server and kvblend, the server's environment variables and configuration
-// file, and the engine's own checks all come from this table.
+// One row for every setting of an engine except its model: its name, the field of EngineOptions that holds
+// it, and the values that are allowed. The flags of kvblend-server and kvblend, the server's environment
+// variables and configuration file, and the engine's own checks all come from this table.
 #pragma once
 
 #include <cstdint>
@@ -58,8 +58,8 @@ struct EngineOption {
 
 const std::vector<EngineOption>& EngineOptionTable();
 
-/// Checks all that can be checked without the model, the device and the files that the options name. kInvalidArgument naming
-/// the setting, its value and what is allowed: "page-size is 0; allowed: 1 to 1024".
+/// Checks all that can be checked without the model, the device and the files that the options name.
+/// kInvalidArgument naming the setting, its value and what is allowed: "page-size is 0; allowed: 1 to 1024".
 absl::Status CheckEngineOptions(EngineOptions options);
 
 }  // namespace kvblend

@@ -11,9 +11,9 @@
 
 namespace kvblend {
 
-/// How much of memory, and of the disk, the chunks of one namespace may fill: a share of the tier's bytes and, for namespaces in
-/// `bytes`, no more than so many bytes. A namespace that has filled its part gives up its own entries for new ones, never those
-/// of others.
+/// How much of memory, and of the disk, the chunks of one namespace may fill: a share of the tier's bytes
+/// and, for namespaces in `bytes`, no more than so many bytes. A namespace that has filled its part gives up
+/// its own entries for new ones, never those of others.
 struct NamespaceQuotas {
   double default_share = 1.0;                // of each namespace that is not in `named`; (0, 1]
   std::map<std::string, double> named = {};  // namespace -> its share, (0, 1]
@@ -59,32 +59,35 @@ struct EngineOptions {
 
   // A name in engine/text/chat/format_table.cc, or "auto": the template in the model's file.
   std::string chat_format = "auto";
-  // The date for templates that state one: "today", which is the day of the start in UTC, or a day as "2026-01-31". Prompts
-  // with different dates begin with different tokens, and so share no chunks.
+  // The date for templates that state one: "today", which is the day of the start in UTC, or a day as
+  // "2026-01-31". Prompts with different dates begin with different tokens, and so share no chunks.
   std::string chat_date = "today";
 
   // The correction of stored KV: a file that `kvblend calibrate` wrote, "none", or "auto": the model's path
   // with ".kvcorrection" appended, if there is such a file.
   std::string correction = "auto";
-  // Learning the correction while serving: "on", "off", or "frozen": what was learned is applied, but no more is learned. Off
-  // too where `correction` is "none".
+  // Learning the correction while serving: "on", "off", or "frozen": what was learned is applied, but no more
+  // is learned. Off too where `correction` is "none".
   std::string learn_correction = "on";
   int64_t correction_learning_bytes = int64_t{256} << 20;  // main memory for learning it
   bool share_correction = true;          // learn together with the servers that share chunk_redis
   double share_correction_seconds = 60;  // the shortest time between two exchanges with them
 
-  // Element type of KV in pages: "auto" (bf16, or f32 with f32 matrix products), "bf16", "f16", "f32" or "int8".
+  // Element type of KV in pages: "auto" (bf16, or f32 with f32 matrix products), "bf16", "f16", "f32" or
+  // "int8".
   std::string kv_dtype = "auto";
-  // Of KV in stored chunks: "auto" (int8, or kv_dtype where that is given), "int8", "int4", "fp8", "bf16", "f16" or "f32".
+  // Of KV in stored chunks: "auto" (int8, or kv_dtype where that is given), "int8", "int4", "fp8", "bf16",
+  // "f16" or "f32".
   std::string chunk_format = "auto";
-  // The longest prompt and answer together; 0: the model's own context length. With LongRoPE a shorter context can rotate keys
-  // differently; the model then has another fingerprint, and chunks of the one are not found by the other.
+  // The longest prompt and answer together; 0: the model's own context length. With LongRoPE a shorter
+  // context can rotate keys differently; the model then has another fingerprint, and chunks of the one are
+  // not found by the other.
   int32_t max_context_tokens = 0;
   int32_t page_size = 64;  // tokens
 
   int32_t max_prefills = 4;  // prompts that are prefilled at the same time, taking turns
-  // The longest time between two tokens of a running answer while prompts are prefilled; 0: 0.1 s, but at least two and a half
-  // and at most six times a step of decoding.
+  // The longest time between two tokens of a running answer while prompts are prefilled; 0: 0.1 s, but at
+  // least two and a half and at most six times a step of decoding.
   double itl_target_seconds = 0;
   int32_t max_batch_size = 8;    // answers decoded together, in one step
   int32_t max_draft_tokens = 7;  // guessed per step of an answer, where that is faster; 0: none
@@ -92,8 +95,8 @@ struct EngineOptions {
       0.5;                     // share of the KV pages that keep conversations for their next turns; 0: none
   bool share_prefixes = true;  // sequences that begin with the same exact tokens share these pages
   bool refine_idle = false;    // when idle, compute kept conversations that were blended in full
-  // Room for the KV of the answers decoded together and of their prompts, at least max_context_tokens; 0: four times that, or
-  // what fits on a GPU (engine/runtime/batch_tokens.h).
+  // Room for the KV of the answers decoded together and of their prompts, at least max_context_tokens; 0:
+  // four times that, or what fits on a GPU (engine/runtime/batch_tokens.h).
   int64_t max_batch_tokens = 0;
 
   int64_t chunk_store_bytes = int64_t{4} << 30;  // main memory for stored chunks

@@ -62,7 +62,8 @@ struct RatioOptions {
   double ratio = 0.15;  // kFixed; with kAuto, within its bounds, until enough has been measured
   double min = 0.15;    // kAuto: the floor that keeps quality
   double max = 0.5;     // kAuto: the ceiling; at least min
-  // At least so many tokens are recomputed (or all, if there are fewer), unless the ratio is 0 or the request gives a share; >= 0
+  // At least so many tokens are recomputed (or all, if there are fewer), unless the ratio is 0 or the request
+  // gives a share; >= 0
   int32_t min_tokens = 64;
 };
 
@@ -72,8 +73,8 @@ struct BlendOptions {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   Policy policy = Policy::kQuery;
-  // Share of the reused, inexact chunk tokens to recompute; not used by link, none and all. Where not set, the engine's
-  // default holds, except that a ratio without a mode is kFixed.
+  // Share of the reused, inexact chunk tokens to recompute; not used by link, none and all. Where not set,
+  // the engine's default holds, except that a ratio without a mode is kFixed.
   std::optional<RatioMode> ratio_mode = std::nullopt;
   std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
   std::optional<double> ratio_min = std::nullopt;
@@ -87,8 +88,8 @@ struct BlendOptions {
   bool correction = true;    // apply the learned correction to KV that is reused inexactly, if there is one
   bool explain = false;      // fill PromptReport::explanation
   bool share_prefix = true;  // share pages with sequences that begin with the same exact tokens
-  // Namespaces whose chunks may be reused besides the caller's own, which come first. Nothing is stored in them. At most
-  // kMaxReadNamespaces, each of at most 128 bytes.
+  // Namespaces whose chunks may be reused besides the caller's own, which come first. Nothing is stored in
+  // them. At most kMaxReadNamespaces, each of at most 128 bytes.
   std::vector<std::string> read_namespaces = {};
 
   bool operator==(const BlendOptions&) const = default;
@@ -122,8 +123,8 @@ struct Turn {
   std::vector<std::string> chunks = {};  // of a user: the chunks that the prompt of this turn had
 };
 
-/// Whether passages are looked for in the text of a prompt without chunks, into which a client may have pasted them, and made
-/// chunks, as if the client had sent them as such. engine/prompt/split has the rules.
+/// Whether passages are looked for in the text of a prompt without chunks, into which a client may have
+/// pasted them, and made chunks, as if the client had sent them as such. engine/prompt/split has the rules.
 enum class PromptSplit : uint8_t {
   kNone,      // no: the text stays one text
   kStored,    // the texts of chunks that the namespace knows become chunks
@@ -227,8 +228,9 @@ struct ExplainedSpan {
   std::vector<std::string> texts;  // what each token adds to the text; together they are the part's text
   std::vector<int32_t> recomputed =
       {};  // indices into `texts` of the tokens that the policy chose, ascending
-  // Per token, the score that the policy chose by. Policy query: the question's attention to the token times the length of its
-  // values, summed over the voting layers. Policy hkvd: the deviation of its KV. Empty where nothing was measured.
+  // Per token, the score that the policy chose by. Policy query: the question's attention to the token times
+  // the length of its values, summed over the voting layers. Policy hkvd: the deviation of its KV. Empty
+  // where nothing was measured.
   std::vector<float> scores = {};
 };
 
@@ -270,8 +272,8 @@ struct PromptReport {
   Reuse reuse = Reuse::kChunks;
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t prompt_tokens = 0;
-  // Tokens at the beginning of the prompt whose KV the engine has kept since an earlier turn, as the answer then saw it. The
-  // counts below are of the tokens after these.
+  // Tokens at the beginning of the prompt whose KV the engine has kept since an earlier turn, as the answer
+  // then saw it. The counts below are of the tokens after these.
   int32_t kept_tokens = 0;
   int32_t kept_exact_tokens = 0;  // of the kept ones, those at the beginning whose KV is that of full prefill
   int32_t exact_tokens = 0;       // reused exactly (prefix)
@@ -313,8 +315,9 @@ struct TextDelta {
 
 enum class FinishReason : uint8_t { kEndOfText, kStopString, kMaxTokens, kContextFull };
 
-/// How much a token of the answer attends to a chunk: the largest attention that any token of the chunk gets, in the layers that
-/// look up earlier text, on a scale where 1 is what these layers give to a token that they repeat (docs/algorithm.md).
+/// How much a token of the answer attends to a chunk: the largest attention that any token of the chunk gets,
+/// in the layers that look up earlier text, on a scale where 1 is what these layers give to a token that they
+/// repeat (docs/algorithm.md).
 struct ChunkAttention {
   int32_t index = 0;    // into Prompt::chunks
   float attention = 0;  // above 0, up to 1
@@ -325,8 +328,8 @@ struct AttributedToken {
   /// Where its text is in the whole answer; empty where a later token completes the character.
   int64_t begin_byte = 0;
   int64_t end_byte = 0;
-  /// The chunks that it attends to most, in descending order. None for the last token of an answer that was cut off: the model
-  /// chose it but did not read it.
+  /// The chunks that it attends to most, in descending order. None for the last token of an answer that was
+  /// cut off: the model chose it but did not read it.
   std::vector<ChunkAttention> chunks = {};
 };
 

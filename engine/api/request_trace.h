@@ -1,5 +1,5 @@
-// Where the time of one request goes: spans of work and of waiting, noted as they happen, to be drawn or summed later. A
-// request without a trace costs a comparison with null.
+// Where the time of one request goes: spans of work and of waiting, noted as they happen, to be drawn or
+// summed later. A request without a trace costs a comparison with null.
 #pragma once
 
 #include <array>
@@ -47,8 +47,8 @@ class RequestTrace {
   int64_t Now() const;
 
   void Add(const Span& span);
-  /// A unit of work or of waiting: lengthens the span that was added last, if that has the same track, name and layer and ended
-  /// just before.
+  /// A unit of work or of waiting: lengthens the span that was added last, if that has the same track, name
+  /// and layer and ended just before.
   void AddUnit(const Span& span);
 
   /// In the order in which they were added: inner spans before those around them.
@@ -64,7 +64,8 @@ class RequestTrace {
   int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-/// Adds a span of the engine's track from its construction to the end of the block; without a trace it does nothing.
+/// Adds a span of the engine's track from its construction to the end of the block; without a trace it does
+/// nothing.
 class TracedUnit {
  public:
   /// `trace` may be null, and must outlive this. `name`: a literal.

@@ -54,8 +54,8 @@ struct StoreStats {
   int64_t pinned_byte_limit = 0;
   int64_t reservations = 0;  // chunks being computed for the store
 
-  // All since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so that
-  // hits / lookups is the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits +
+  // All since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so
+  // that hits / lookups is the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits +
   // reservations_made + waits + refusals.
   int64_t lookups = 0;  // Lookup
   int64_t hits = 0;

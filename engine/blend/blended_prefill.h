@@ -35,8 +35,8 @@ namespace kvblend::blend {
 struct PrefillResult {
   Policy policy = Policy::kQuery;   // kAll when selecting would have cost more than computing everything
   std::vector<int32_t> recomputed;  // candidate positions that were recomputed, ascending
-  // Per candidate, in their order, the score that the policy chose by; only with PassContext::keep_scores, and where
-  // scores were measured.
+  // Per candidate, in their order, the score that the policy chose by; only with PassContext::keep_scores,
+  // and where scores were measured.
   std::vector<float> scores;
   double load_seconds = 0;
   double stall_seconds = 0;      // the part of load_seconds spent waiting for layers to arrive
@@ -62,7 +62,8 @@ class BlendedPrefill {
   /// nothing but destruction is allowed.
   absl::StatusOr<bool> Step(KeepGoing keep_going);
 
-  /// Whether the last Step only waited for stored KV, for a moment. Other prompts may have their turn meanwhile.
+  /// Whether the last Step only waited for stored KV, for a moment. Other prompts may have their turn
+  /// meanwhile.
   bool is_waiting() const { return pass_ != nullptr && pass_->is_waiting(); }
 
   /// REQUIRES: Step has returned true.
@@ -86,7 +87,8 @@ class BlendedPrefill {
   // Both compute a score for every candidate into scores_, from which Choose takes it.
   absl::Status ScoreAttention();
   absl::Status ScoreDeviation(const Requirement& requirement, const RowPass& pass, KeepGoing keep_going);
-  /// The positions that the policy chooses. Only the indices of the chosen candidates leave the backend's memory.
+  /// The positions that the policy chooses. Only the indices of the chosen candidates leave the backend's
+  /// memory.
   absl::StatusOr<std::vector<int32_t>> Choose();
 
   const PassContext context_;

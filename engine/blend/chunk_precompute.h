@@ -1,8 +1,8 @@
 // Computes the KV of a chunk ahead of its use, behind an anchor whose own KV is then dropped.
 //
-// If a chunk is computed by itself, its first tokens become attention sinks, which tokens in the middle of a prompt are not.
-// Behind the prompt's own system text they do not become sinks. With an empty anchor the chunk is isolated, as in the
-// CacheBlend paper.
+// If a chunk is computed by itself, its first tokens become attention sinks, which tokens in the middle of a
+// prompt are not. Behind the prompt's own system text they do not become sinks. With an empty anchor the
+// chunk is isolated, as in the CacheBlend paper.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct PrecomputeInput {
   absl::Span<const int32_t> token_ids;         // the chunk
 };
 
-/// Computes one chunk layer by layer, so that it can be interrupted. What Create is given must outlive it. Not thread-safe.
+/// Computes one chunk layer by layer, so that it can be interrupted. What Create is given must outlive it.
+/// Not thread-safe.
 class ChunkPrecompute {
  public:
   /// REQUIRES: the sequence has pages for anchor and chunk together.

@@ -1,5 +1,5 @@
-// Keeps some rows of the KV that a prompt computes for chunks that the store lacks. Later the store computes the same
-// chunks behind their anchor; what differs between the two is what a correction can be learned from
+// Keeps some rows of the KV that a prompt computes for chunks that the store lacks. Later the store computes
+// the same chunks behind their anchor; what differs between the two is what a correction can be learned from
 // (engine/kv/correction_learner.h).
 #pragma once
 
@@ -50,7 +50,8 @@ struct FreshRowOptions {
 /// The rows of one chunk that a prompt computed, kept to compare with what is stored.
 class FreshRows {
  public:
-  /// Takes over the bytes of `num_values` values, which were taken from the budget. The values are uninitialised.
+  /// Takes over the bytes of `num_values` values, which were taken from the budget. The values are
+  /// uninitialised.
   FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget)
       : rows(std::move(rows)),
         budget_(std::move(budget)),
@@ -62,8 +63,8 @@ class FreshRows {
 
   const std::vector<int32_t> rows;  // of the chunk, ascending
   double weight = 1;                // share of the tokens before it whose KV was exact or computed
-  // [layers, rows]: the weight that the question's attention gives each row (kv::WeightsOfMass), times the number of tokens
-  // that the row stands for over the mean of that number.
+  // [layers, rows]: the weight that the question's attention gives each row (kv::WeightsOfMass), times the
+  // number of tokens that the row stands for over the mean of that number.
   std::vector<float> row_weights;
 
   /// [layers, rows, 2 * num_kv_heads * head_dim]: K before RoPE, and V
@@ -77,7 +78,8 @@ class FreshRows {
   const std::unique_ptr<float[]> values_;
 };
 
-/// Which rows of a chunk with `num_tokens` tokens are kept: the first ones, which differ most, and others evenly spread.
+/// Which rows of a chunk with `num_tokens` tokens are kept: the first ones, which differ most, and others
+/// evenly spread.
 std::vector<int32_t> SampleRows(int32_t num_tokens, int32_t max_rows);
 /// For each row of SampleRows: how many tokens it stands for, divided by the mean of that.
 std::vector<float> RowWeights(int32_t num_tokens, int32_t num_rows);
@@ -93,23 +95,26 @@ class FreshRowCapture {
   static constexpr int32_t kMaxRows = 256;                      // of a chunk
   static constexpr int64_t kMaxChunkBytes = int64_t{16} << 20;  // fewer rows of a large model
 
-  /// Looks for chunks of the plan that are computed behind other tokens than they will be stored behind. `device` is
-  /// used until Finish; it grows to the largest prompt's rows.
+  /// Looks for chunks of the plan that are computed behind other tokens than they will be stored behind.
+  /// `device` is used until Finish; it grows to the largest prompt's rows.
   FreshRowCapture(const FreshRowOptions& options, const prompt::PromptLayout& layout, const ReusePlan& plan,
                   int32_t num_layers, int64_t channels, FreshRowMemory& device);
 
   bool empty() const { return chunks_.empty(); }
 
-  /// Keeps rows of one layer. `kv` has K and V of the positions `active`, which include those of all missing chunks.
+  /// Keeps rows of one layer. `kv` has K and V of the positions `active`, which include those of all missing
+  /// chunks.
   absl::Status Keep(kernels::Backend& backend, kernels::Stream& stream, int32_t layer,
                     absl::Span<const int32_t> active, kernels::ConstMatrixView kv);
-  /// Keeps the attention that the question's rows pay to every token of the prompt in this layer. Called after Keep of the layer,
-  /// and only where that attention can be computed; other layers count as the layer before them.
+  /// Keeps the attention that the question's rows pay to every token of the prompt in this layer. Called
+  /// after Keep of the layer, and only where that attention can be computed; other layers count as the layer
+  /// before them.
   absl::Status KeepMass(const model::Transformer& transformer, kernels::Stream& stream, int32_t layer,
                         const PagedSequence& sequence, const model::PassState& state);
   /// Called when all layers are kept: begins to copy them to the host. They are there after Synchronize.
   absl::Status Download(kernels::Backend& backend, kernels::Stream& stream);
-  /// After Synchronize: hands each missing entry of the plan its rows. `recomputed`: reused tokens, ascending.
+  /// After Synchronize: hands each missing entry of the plan its rows. `recomputed`: reused tokens,
+  /// ascending.
   void Finish(absl::Span<const int32_t> recomputed, ReusePlan& plan);
 
  private:

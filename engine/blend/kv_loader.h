@@ -1,8 +1,8 @@
 // Places stored chunk KV into the pages of a sequence: K is rotated from its un-rotated stored form to the
 // position that the chunk has in this prompt, which is exact at any position (no delta rotation of rounded
-// values). Where there is a learned correction (engine/kv/learned_correction.h), it is applied to KV that is reused inexactly.
-// In a layer with a sliding window, a span that no row of the pass sees is neither read nor placed; what the pages
-// hold there does not count.
+// values). Where there is a learned correction (engine/kv/learned_correction.h), it is applied to KV that is
+// reused inexactly. In a layer with a sliding window, a span that no row of the pass sees is neither read nor
+// placed; what the pages hold there does not count.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace kvblend::blend {
 
-/// Loads layer by layer, each span once. The context must outlive it; the plan's entries stay pinned by the plan. Not
-/// thread-safe.
+/// Loads layer by layer, each span once. The context must outlive it; the plan's entries stay pinned by the
+/// plan. Not thread-safe.
 class KvLoader {
  public:
   enum class Which : uint8_t { kAll, kExactOnly };
@@ -33,27 +33,31 @@ class KvLoader {
     WorkTimes::Account stall = WorkTimes::kNobody;  // waiting for layers to arrive
   };
 
-  /// While layer l is loaded and computed with, layers up to l + context.pipeline_depth are asked for; 0: all at once.
+  /// While layer l is loaded and computed with, layers up to l + context.pipeline_depth are asked for; 0: all
+  /// at once.
   static absl::StatusOr<KvLoader> Create(const PassContext& context, const Accounts& accounts);
 
   /// Asks for the layers that `readers` need in this layer and those that come next.
   void AskFrom(int32_t layer, Which which, const Readers& readers);
 
-  /// Calls AskFrom for this layer, and waits for it, for kTurnPatience at most. Returns whether all that Load will place has
-  /// arrived. Errors: an entry's.
+  /// Calls AskFrom for this layer, and waits for it, for kTurnPatience at most. Returns whether all that Load
+  /// will place has arrived. Errors: an entry's.
   absl::StatusOr<bool> Await(int32_t layer, Which which, const Readers& readers);
 
-  /// Calls AskFrom for this layer, and writes into the pages the KV of the layer that `readers` see and that is not there yet.
-  /// Waits for what is still on its way. Errors: an entry's (see store::ChunkHandle::AcquireLayer), keep_going's.
+  /// Calls AskFrom for this layer, and writes into the pages the KV of the layer that `readers` see and that
+  /// is not there yet. Waits for what is still on its way. Errors: an entry's (see
+  /// store::ChunkHandle::AcquireLayer), keep_going's.
   absl::Status Load(int32_t layer, Which which, const Readers& readers, KeepGoing keep_going);
 
   /// Asks for one layer of all entries.
   void AskForLayer(int32_t layer);
-  /// Waits for one layer of all entries, for kTurnPatience at most. Returns whether it has arrived. Errors: an entry's.
+  /// Waits for one layer of all entries, for kTurnPatience at most. Returns whether it has arrived. Errors:
+  /// an entry's.
   absl::StatusOr<bool> AwaitLayer(int32_t layer);
   /// Whether what Await or AwaitLayer last waited for in vain has arrived by now, or failed. Does not wait.
   bool HasArrived() const;
-  /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this or Load.
+  /// One layer of a span that has an entry, corrected where it has to be; valid until the next call of this
+  /// or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
   WorkTimes* times() const { return accounts_.times; }

@@ -15,8 +15,9 @@ enum class PrefillRoute : uint8_t {
   kAll,        // one pass that recomputes everything, because selecting would cost more
 };
 
-/// `computed_tokens`: those that the prompt computes if it comes alone. What others happen to hold of them saves time, but
-/// whether the answer is exact may not depend on it. `budget`: how many of the candidates the policy will choose.
+/// `computed_tokens`: those that the prompt computes if it comes alone. What others happen to hold of them
+/// saves time, but whether the answer is exact may not depend on it. `budget`: how many of the candidates the
+/// policy will choose.
 inline PrefillRoute ChooseRoute(int64_t computed_tokens, int32_t candidate_tokens,
                                 const Requirement& requirement, int32_t budget) {
   if (budget == 0 || budget == candidate_tokens) return PrefillRoute::kOnePass;

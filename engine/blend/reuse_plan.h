@@ -73,20 +73,21 @@ struct ReusePlan {
 /// Position at which a span begins -> the entry that was reused for it.
 using ReusedEntries = std::map<int32_t, ChunkKey>;
 
-/// Looks up every span on its own, so that a missing chunk does not affect its neighbours. The caller's namespace is looked in
-/// first, then those that it may read, and only then entries of other anchors, in the same order. What is missing will be stored
-/// in the caller's namespace, unless a namespace that it may read has it behind this anchor.
+/// Looks up every span on its own, so that a missing chunk does not affect its neighbours. The caller's
+/// namespace is looked in first, then those that it may read, and only then entries of other anchors, in the
+/// same order. What is missing will be stored in the caller's namespace, unless a namespace that it may read
+/// has it behind this anchor.
 ///
-/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those that it was computed
-/// behind: then its KV is what full prefill would compute. That holds for the anchor at position 0, for the
-/// first chunk behind it, and for an isolated chunk at position 0. Everything else that is found is a
+/// An entry is *exact* in a place when the tokens before it in the prompt are exactly those that it was
+/// computed behind: then its KV is what full prefill would compute. That holds for the anchor at position 0,
+/// for the first chunk behind it, and for an isolated chunk at position 0. Everything else that is found is a
 /// candidate for recomputation.
 ///
-/// `kept_tokens`: the KV of so many leading tokens is in the pages already, and is left as it is. They end within the
-/// history.
+/// `kept_tokens`: the KV of so many leading tokens is in the pages already, and is left as it is. They end
+/// within the history.
 ///
-/// `again`: the entries that the same prompt reused before. Entries that are still stored are taken again before any others,
-/// and do not count as missing, wherever they were found.
+/// `again`: the entries that the same prompt reused before. Entries that are still stored are taken again
+/// before any others, and do not count as missing, wherever they were found.
 ReusePlan PlanReuse(const prompt::PromptLayout& layout, const BlendOptions& options,
                     const KeySpace& key_space, std::string_view tenant_namespace,
                     store::ChunkStore& chunk_store, int32_t kept_tokens = 0, const ReusedEntries& again = {});
@@ -102,9 +103,10 @@ store::ChunkAddress AddressIn(const KeySpace& key_space, std::string_view tenant
 /// The plan as the loading controller sees it, span by span.
 PromptShape ShapeOf(const ReusePlan& plan, int32_t num_layers);
 
-/// For a prompt whose pages already hold the exact KV of so many leading tokens, because other sequences have it: takes these
-/// tokens out of what is to be loaded and computed. What the plan says of entries found and missing stays. REQUIRES: no kept
-/// tokens; the tokens end before the question, and neither within a chunk nor within an anchor at the beginning of the prompt.
+/// For a prompt whose pages already hold the exact KV of so many leading tokens, because other sequences have
+/// it: takes these tokens out of what is to be loaded and computed. What the plan says of entries found and
+/// missing stays. REQUIRES: no kept tokens; the tokens end before the question, and neither within a chunk
+/// nor within an anchor at the beginning of the prompt.
 void ShareTokens(int32_t shared_tokens, ReusePlan& plan);
 
 /// Makes the spans `bypassed` (ascending indices into plan.spans, each with an entry) computed ones, as if

@@ -1,7 +1,7 @@
-// Computes some tokens of a prompt, the rows of the pass, layer by layer over the stored KV of the others: per layer, load
-// stored KV, overwrite the rows' KV with fresh KV, attend. A pass is divided into small units of work, so that it can be
-// interrupted within a layer. The units are the same however a pass is interrupted, and so the result is the same to
-// the last bit.
+// Computes some tokens of a prompt, the rows of the pass, layer by layer over the stored KV of the others:
+// per layer, load stored KV, overwrite the rows' KV with fresh KV, attend. A pass is divided into small units
+// of work, so that it can be interrupted within a layer. The units are the same however a pass is
+// interrupted, and so the result is the same to the last bit.
 //
 // Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in
 // layers with sliding windows those that no later layer looks back to (visibility.h).
@@ -27,8 +27,9 @@ namespace kvblend::blend {
 /// One pass. Its rows are in the context's state. Context and loader must outlive it. Not thread-safe.
 class RowPass {
  public:
-  /// What to measure: in layers that vote, the attention that the last rows (the question's) pay to every position, and the
-  /// lengths of the values there. The pass ends when the last layer that votes has been measured.
+  /// What to measure: in layers that vote, the attention that the last rows (the question's) pay to every
+  /// position, and the lengths of the values there. The pass ends when the last layer that votes has been
+  /// measured.
   struct Measure {
     const kernels::BatchPlan* question = nullptr;
     std::vector<int32_t> layers;  // that vote, ascending
@@ -36,8 +37,8 @@ class RowPass {
     kernels::MatrixView lengths;  // the same
   };
 
-  /// A choice of rows that go on behind a layer, made once the layer's fresh KV is there. Up to that layer only exact stored KV is
-  /// loaded, since all other rows are active; from that layer on all of it is.
+  /// A choice of rows that go on behind a layer, made once the layer's fresh KV is there. Up to that layer
+  /// only exact stored KV is loaded, since all other rows are active; from that layer on all of it is.
   struct Selection {
     int32_t layer = 0;
     /// Called once; returns the positions that go on, ascending, some of the active ones.
@@ -58,7 +59,8 @@ class RowPass {
   bool is_waiting() const { return is_waiting_ && !loader_.HasArrived(); }
   /// Positions of the rows.
   absl::Span<const int32_t> active() const { return active_; }
-  /// One measurement of the pass, and the account that its seconds, without loading and choosing, were charged to.
+  /// One measurement of the pass, and the account that its seconds, without loading and choosing, were
+  /// charged to.
   struct Charges {
     PassMeasurement measurement;
     WorkTimes::Account account;

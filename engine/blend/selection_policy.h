@@ -43,8 +43,9 @@ struct Requirement {
   DeviationSource source = DeviationSource::kValue;  // kKvDeviation
 };
 
-/// Returns the candidates with the `count` highest scores, ascending, as indices into Candidates::Positions(). Of equal
-/// scores the earlier candidate wins. The scores themselves stay in the backend's memory.
+/// Returns the candidates with the `count` highest scores, ascending, as indices into
+/// Candidates::Positions(). Of equal scores the earlier candidate wins. The scores themselves stay in the
+/// backend's memory.
 using HighestScores = absl::FunctionRef<absl::StatusOr<std::vector<int32_t>>(int32_t count)>;
 /// The HighestScores of policies that need nothing measured: returns an error.
 absl::StatusOr<std::vector<int32_t>> NothingMeasured(int32_t count);

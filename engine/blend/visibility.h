@@ -1,4 +1,5 @@
-// Which tokens see which KV in layers with sliding windows, and so what need not be loaded or computed. Pure functions.
+// Which tokens see which KV in layers with sliding windows, and so what need not be loaded or computed. Pure
+// functions.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,8 @@ struct FirstNeeded {
   int32_t row = 0;  // rows before this need not be computed further, from this layer's attention on
 };
 
-/// For each layer. In the last layer, all rows but the last are needed only for their KV; in the layers before it, the windows
-/// of the layers that follow decide.
+/// For each layer. In the last layer, all rows but the last are needed only for their KV; in the layers
+/// before it, the windows of the layers that follow decide.
 std::vector<FirstNeeded> FirstNeededPositions(Windows windows, int32_t prompt_tokens);
 
 /// The rows of a pass, and which of them attend in which layer.

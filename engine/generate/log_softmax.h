@@ -11,8 +11,8 @@
 
 namespace kvblend::generate {
 
-/// kInternal naming a token whose logit is NaN or infinite. Such logits are wrong, and sampling from them would hide
-/// that.
+/// kInternal naming a token whose logit is NaN or infinite. Such logits are wrong, and sampling from them
+/// would hide that.
 absl::Status InvalidLogit(int32_t token_id, float logit);
 
 /// log(sum_i exp(logits[i])), so that a token's log-probability (natural) is its logit minus this.

@@ -13,7 +13,8 @@ PromptLookup::PromptLookup(absl::Span<const int32_t> tokens) {
 void PromptLookup::Append(int32_t token) {
   tokens_.push_back(token);
   const auto end = static_cast<int32_t>(tokens_.size());
-  // before_[i] chains the places behind equal pairs; the last pair itself waits in last_ until something follows.
+  // before_[i] chains the places behind equal pairs; the last pair itself waits in last_ until something
+  // follows.
   before_.push_back(-1);
   if (end < kMinMatch) return;
   const auto [entry, is_new] = last_.try_emplace(PairKey(tokens_[end - 2], tokens_[end - 1]), end);

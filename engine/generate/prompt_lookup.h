@@ -1,6 +1,6 @@
-// Guesses the next tokens of an answer from its prompt and the answer so far. RAG answers quote their chunks, so the tokens
-// that followed the last few tokens somewhere before are likely to follow again (prompt lookup decoding, Saxena 2023). The
-// model checks the guess, several tokens in one step; see DraftLength.
+// Guesses the next tokens of an answer from its prompt and the answer so far. RAG answers quote their chunks,
+// so the tokens that followed the last few tokens somewhere before are likely to follow again (prompt lookup
+// decoding, Saxena 2023). The model checks the guess, several tokens in one step; see DraftLength.
 #pragma once
 
 #include <cstdint>

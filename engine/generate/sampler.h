@@ -1,6 +1,6 @@
-// A sequence's part in choosing its next token from a row of logits: its options, the random numbers, and what its
-// penalties and biases make of the logits of single tokens. The steps themselves are kernels/sampling.h's, and run where
-// the logits are.
+// A sequence's part in choosing its next token from a row of logits: its options, the random numbers, and
+// what its penalties and biases make of the logits of single tokens. The steps themselves are
+// kernels/sampling.h's, and run where the logits are.
 //
 // The same options, seed and logits give the same tokens on every platform: the generator is mt19937_64
 // (fixed by the C++ standard), the mapping to a token is this project's own. Greedy decoding draws nothing.
@@ -49,7 +49,8 @@ class Sampler {
   /// What the (index + 1)-th call of Next from now on will give, whatever tokens are accepted until then.
   /// REQUIRES: index == 0, or can_look_ahead()
   kernels::SamplingSpec Peek(int32_t index);
-  /// Whether Peek works for later tokens: without penalties, how a token is sampled does not depend on the tokens before it.
+  /// Whether Peek works for later tokens: without penalties, how a token is sampled does not depend on the
+  /// tokens before it.
   bool can_look_ahead() const { return !penalises_repeated_ && !penalises_answer_; }
 
   /// What came of Next(). kInternal when a logit is not finite.

@@ -10,7 +10,8 @@
 //      64  tokens fitted on (u64)
 //      72  zeros
 //
-// A file is written next to its name, brought to the disk and renamed: readers see the old one or the new one.
+// A file is written next to its name, brought to the disk and renamed: readers see the old one or the new
+// one.
 #pragma once
 
 #include <string>
@@ -37,8 +38,9 @@ struct CorrectionFile {
 };
 /// kNotFound, kPermissionDenied, or what DecodeCorrection says; naming the file.
 absl::StatusOr<CorrectionFile> ReadCorrectionFile(const std::string& path);
-/// Whether the next can be done, so that a fit that takes hours does not end with an error that shows at once. kInvalidArgument: what stands
-/// there is no learned correction, and would be lost. Otherwise the system's error, naming the file.
+/// Whether the next can be done, so that a fit that takes hours does not end with an error that shows at
+/// once. kInvalidArgument: what stands there is no learned correction, and would be lost. Otherwise the
+/// system's error, naming the file.
 absl::Status CheckCorrectionWritable(const std::string& path);
 /// The system's error, naming the file. What stood there before is lost only to what is whole.
 absl::Status WriteCorrectionFile(const std::string& path, const LearnedCorrection& correction);

@@ -76,8 +76,8 @@ class OtherPairs {
   virtual ~OtherPairs() = default;
 
   virtual Seen seen() const = 0;
-  /// Adds what they have of a layer. False: not all of it could be had, or keep_going, which is asked between two of them,
-  /// said no, so that a fit of these pairs makes no sense.
+  /// Adds what they have of a layer. False: not all of it could be had, or keep_going, which is asked between
+  /// two of them, said no, so that a fit of these pairs makes no sense.
   virtual bool AddTo(int32_t layer, PairMoments& fitted, PairMoments& kept_back,
                      absl::FunctionRef<bool()> keep_going) = 0;
 };
@@ -92,8 +92,8 @@ class CorrectionLearner {
   const std::optional<LearnedCorrection>& in_force() const { return in_force_; }
 
   void Add(const ChunkPairs& pairs);
-  /// Enough came since the last fit, here and elsewhere. Where several learn, each waits for as many times more, so that
-  /// fits come no more often than where one learns alone.
+  /// Enough came since the last fit, here and elsewhere. Where several learn, each waits for as many times
+  /// more, so that fits come no more often than where one learns alone.
   bool due(const OtherPairs::Seen& others = {}) const;
   bool CanJudge() const { return state_.kept_back_chunks >= kMinKeptBackChunks; }
   /// Whether it sees enough for a map, not only for scales and offsets.
@@ -111,14 +111,15 @@ class CorrectionLearner {
     int64_t fitted_chunks = 0;            // with those of others
     int64_t kept_back_chunks = 0;
   };
-  /// Fits what this learner and `others` (null: none) have seen, as one learner would that had seen it all. It goes layer by layer,
-  /// so that only two more layers' moments are in memory. Takes seconds or more. keep_going is asked between the steps of every
-  /// layer; nullopt if it returns false, or if moments of the others cannot be read.
+  /// Fits what this learner and `others` (null: none) have seen, as one learner would that had seen it all.
+  /// It goes layer by layer, so that only two more layers' moments are in memory. Takes seconds or more.
+  /// keep_going is asked between the steps of every layer; nullopt if it returns false, or if moments of the
+  /// others cannot be read.
   std::optional<Verdict> Fit(absl::FunctionRef<bool()> keep_going, OtherPairs* others = nullptr) const;
   /// The fit counts: the next one is due when enough came since. Before anything is added.
   void NoteFit(const Verdict& verdict);
-  /// What the correction in force leaves of each layer: of all that keep_going, asked between them, lets it judge, and the
-  /// others' whole.
+  /// What the correction in force leaves of each layer: of all that keep_going, asked between them, lets it
+  /// judge, and the others' whole.
   std::vector<double> Judge(absl::FunctionRef<bool()> keep_going = [] { return true; }) const;
   /// How far stored KV is from fresh, per layer: PairMoments::Deviation of the chunks kept back.
   std::vector<double> Deviations() const;

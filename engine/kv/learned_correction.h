@@ -1,7 +1,7 @@
-// The learned correction of stored KV. Coming after other chunks changes a chunk's K and V, largely in a way that does not
-// depend on the text. A map per layer, fitted on other prompts, from a token's stored K (before RoPE) and V to those of full
-// prefill removes more than half of the divergence of plain reuse (docs/algorithm.md, "Learned corrections"). The formula is
-// in kernels/kv_correction.h.
+// The learned correction of stored KV. Coming after other chunks changes a chunk's K and V, largely in a way
+// that does not depend on the text. A map per layer, fitted on other prompts, from a token's stored K (before
+// RoPE) and V to those of full prefill removes more than half of the divergence of plain reuse
+// (docs/algorithm.md, "Learned corrections"). The formula is in kernels/kv_correction.h.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,9 @@
 
 namespace kvblend::kv {
 
-/// The correction of one layer. All empty: the layer is left as it is stored, as the first one always is, whose K and V do not
-/// depend on other tokens. With channels = 2 * num_kv_heads * head_dim, K's and then V's:
+/// The correction of one layer. All empty: the layer is left as it is stored, as the first one always is,
+/// whose K and V do not depend on other tokens. With channels = 2 * num_kv_heads * head_dim, K's and then
+/// V's:
 struct LayerCorrection {
   std::vector<float> scale;   // [channels]
   std::vector<float> offset;  // [kNumKvCorrectionPlaces, channels]

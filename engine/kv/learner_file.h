@@ -10,7 +10,8 @@
 //          of moments (u32, u32, u32,         end  XXH3-64 of all bytes before it
 //          u16, u16)
 //
-// Version 1, which is still read, lacks the counts as of the last fit: it counts as if the last fit had been of all that is there.
+// Version 1, which is still read, lacks the counts as of the last fit: it counts as if the last fit had been
+// of all that is there.
 #pragma once
 
 #include <string>
@@ -27,8 +28,8 @@ inline constexpr std::string_view kLearnerMagic = "kvblmomt";
 /// REQUIRES: sizes as the options say. Where nothing was seen, moments of nothing stand there.
 std::string EncodeLearner(const LearnerOptions& options, const LearnerState& state);
 
-/// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size than the
-/// options'.
+/// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size
+/// than the options'.
 absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::string_view bytes);
 
 }  // namespace kvblend::kv

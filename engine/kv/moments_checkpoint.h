@@ -1,6 +1,6 @@
-// What a calibration has of its prompts so far, in a file, so that one that is interrupted can go on. The file is a
-// learner's (engine/kv/learner_file.h), whose chunks count as prompts here, and which tells in place of the version of a
-// correction what the prompts were.
+// What a calibration has of its prompts so far, in a file, so that one that is interrupted can go on. The
+// file is a learner's (engine/kv/learner_file.h), whose chunks count as prompts here, and which tells in
+// place of the version of a correction what the prompts were.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ class MomentsCheckpoint {
   /// path: empty for none, so that nothing is written.
   MomentsCheckpoint(std::string path, const LearnerOptions& options, CheckpointPrompts prompts);
 
-  /// What the file has, or moments of nothing where there is none. kInvalidArgument, naming the file: it is damaged, or of
-  /// another model, chunk format or anchoring, or of other prompts. Otherwise what reading it gives.
+  /// What the file has, or moments of nothing where there is none. kInvalidArgument, naming the file: it is
+  /// damaged, or of another model, chunk format or anchoring, or of other prompts. Otherwise what reading it
+  /// gives.
   absl::StatusOr<LearnerState> Restore() const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(const LearnerState& state) const;

@@ -1,5 +1,6 @@
-// The messages by which learners of the same model share what they have seen, so that each can fit all pairs: a note, and the
-// moments in parts, each complete in itself. Little-endian; both begin as a learner's file does (engine/kv/learner_file.h):
+// The messages by which learners of the same model share what they have seen, so that each can fit all pairs:
+// a note, and the moments in parts, each complete in itself. Little-endian; both begin as a learner's file
+// does (engine/kv/learner_file.h):
 //
 //   note     0  "kvblnote", version (u32): 1, ...     part     0  "kvblpart", version (u32): 1, ...
 //           64  whose it is (u64, not 0)                      64  whose it is
@@ -10,8 +11,8 @@
 //               first layer (f64)                            end  XXH3-64 of all bytes before it
 //          112  XXH3-64 of all bytes before it
 //
-// Revisions increase, and the parts of a revision are written before its note. So a part that is older than its note is left
-// over from something else.
+// Revisions increase, and the parts of a revision are written before its note. So a part that is older than
+// its note is left over from something else.
 #pragma once
 
 #include <cstdint>
@@ -45,9 +46,11 @@ std::string EncodeMomentsNote(const LearnerOptions& options, const MomentsNote& 
 std::string EncodeMomentsPart(const LearnerOptions& options, const LearnerState& state, uint64_t revision,
                               int32_t part);
 
-/// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size than the options'.
+/// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size
+/// than the options'.
 absl::StatusOr<MomentsNote> DecodeMomentsNote(const LearnerOptions& options, std::string_view bytes);
-/// The same; also where it is another part, another replica's, or older than the note. No more memory than the options' sizes.
+/// The same; also where it is another part, another replica's, or older than the note. No more memory than
+/// the options' sizes.
 absl::StatusOr<PairMoments> DecodeMomentsPart(const LearnerOptions& options, const MomentsNote& note,
                                               int32_t part, std::string_view bytes);
 

@@ -1,10 +1,10 @@
 // The KV pages of running sequences, in a backend's memory. One page holds page_size tokens of one sequence
-// in every layer of a group (pages/layer_groups.h): page p is slot p of the KvPagesView of each of these layers, and a sequence has
-// a list of pages for every group. Most models are one group.
+// in every layer of a group (pages/layer_groups.h): page p is slot p of the KvPagesView of each of these
+// layers, and a sequence has a list of pages for every group. Most models are one group.
 //
-// Several lists may hold the same page (Kwon et al., PagedAttention, SOSP 2023). The pool counts the lists; a page is free
-// when none holds it. What more than one holds is read only: who wants to write takes a copy first
-// (engine/kv/sequence_pages.h).
+// Several lists may hold the same page (Kwon et al., PagedAttention, SOSP 2023). The pool counts the lists; a
+// page is free when none holds it. What more than one holds is read only: who wants to write takes a copy
+// first (engine/kv/sequence_pages.h).
 #pragma once
 
 #include <array>
@@ -49,8 +49,8 @@ struct IdlePages {
   }
 };
 
-/// Holds pages of a pool, some of them together with other lists, and gives them back on destruction. Must be gone before its
-/// pool is. Move-only; one list is used by one thread at a time.
+/// Holds pages of a pool, some of them together with other lists, and gives them back on destruction. Must be
+/// gone before its pool is. Move-only; one list is used by one thread at a time.
 class PageList {
  public:
   PageList() = default;
@@ -62,7 +62,8 @@ class PageList {
   absl::Span<const int32_t> page_indices() const { return pages_; }
   int32_t size() const { return static_cast<int32_t>(pages_.size()); }
 
-  /// Notes that the pages may hold values that are not finite: they are cleared before anybody else gets them.
+  /// Notes that the pages may hold values that are not finite: they are cleared before anybody else gets
+  /// them.
   void MarkDamaged() { damaged_ = true; }
   bool is_damaged() const { return damaged_; }
 
@@ -71,23 +72,25 @@ class PageList {
   /// Whether another list holds this page as well. REQUIRES: num_dropped() <= index < size()
   bool IsShared(int32_t index) const;
   IdlePages idle() const;
-  /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size(); other.size() == 1, of the same
-  /// pool and use.
+  /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size();
+  /// other.size() == 1, of the same pool and use.
   void Replace(int32_t index, PageList other);
 
   PageUse use() const { return use_; }
   void SetUse(PageUse use);
 
-  /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool and of one use, or either empty.
+  /// Takes over the pages of `other`, behind its own. REQUIRES: both from one pool and of one use, or either
+  /// empty.
   void Append(PageList other);
 
-  /// Gives back the first pages up to `num_pages`: their places stay, with a page in them that somebody else may write, or this
-  /// list at its end. What they held is gone. REQUIRES: 0 <= num_pages < size(), or num_pages == 0
+  /// Gives back the first pages up to `num_pages`: their places stay, with a page in them that somebody else
+  /// may write, or this list at its end. What they held is gone. REQUIRES: 0 <= num_pages < size(), or
+  /// num_pages == 0
   void DropFirst(int32_t num_pages);
   /// How many pages at the beginning have been given back.
   int32_t num_dropped() const { return num_dropped_; }
-  /// Takes over the pages of `other` in their places. REQUIRES: other.size() == num_dropped(); other is empty, or of the same pool
-  /// and use
+  /// Takes over the pages of `other` in their places. REQUIRES: other.size() == num_dropped(); other is
+  /// empty, or of the same pool and use
   void TakeBack(PageList other);
 
   /// Gives back all but the first `num_pages`. REQUIRES: num_pages >= 0
@@ -150,18 +153,19 @@ class PagePool {
   kernels::KvPagesView Layer(int32_t layer) const;
 
   /// All or nothing. The pages follow each other where so many in a row are free, because attention reads
-  /// them from front to back; otherwise they form few ranges. Where too few are free, `reclaim` is asked first.
-  /// kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
+  /// them from front to back; otherwise they form few ranges. Where too few are free, `reclaim` is asked
+  /// first. kResourceExhausted naming pages needed and free; kInvalidArgument: num_pages < 0.
   absl::StatusOr<PageList> Allocate(int64_t num_pages, PageUse use = PageUse::kWorking);
 
-  /// What gives back at least so many pages, if it has them, of lists that hold pages only as long as nobody needs them;
-  /// null: nothing. Called by Allocate, on its thread and with no lock held. May only be set, and what it refers to may
-  /// only be changed, by the one thread that then calls Allocate, or while no thread does.
+  /// What gives back at least so many pages, if it has them, of lists that hold pages only as long as nobody
+  /// needs them; null: nothing. Called by Allocate, on its thread and with no lock held. May only be set, and
+  /// what it refers to may only be changed, by the one thread that then calls Allocate, or while no thread
+  /// does.
   using Reclaim = std::function<void(int64_t num_pages)>;
   void SetReclaim(Reclaim reclaim) { reclaim_ = std::move(reclaim); }
 
-  /// Copies what page `from` holds in all layers of its group into page `to`, through host memory, behind what is on the stream. REQUIRES:
-  /// pages of this pool. Errors: the backend's.
+  /// Copies what page `from` holds in all layers of its group into page `to`, through host memory, behind
+  /// what is on the stream. REQUIRES: pages of this pool. Errors: the backend's.
   absl::Status CopyPage(kernels::Stream& stream, int32_t from, int32_t to) const;
 
   int32_t num_free() const;

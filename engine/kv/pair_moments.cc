@@ -119,7 +119,8 @@ double PairMoments::weight() const {
                          [](double sum, const Place& place) { return sum + place.weight; });
 }
 
-// T. Chan, G. Golub, R. LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+// T. Chan, G. Golub, R. LeVeque: "Updating formulae and a pairwise algorithm for computing sample variances",
+// 1979.
 void PairMoments::Add(const LayerPairs& pairs) {
   constexpr int64_t kPlaces = kernels::kNumKvCorrectionPlaces;
   const auto rows = static_cast<int64_t>(pairs.tokens.size());

@@ -1,8 +1,9 @@
-// What a fit of learned corrections (engine/kv/correction_fit.h) has to know of its pairs, layer by layer. A pair is one
-// token of a chunk that stood behind other chunks: x, its stored K (before RoPE) and V, and y, those that full prefill
-// gave it there; d = y - x. Kept are, for every place in a chunk (kernels/kv_correction_place.h), the pairs' weight and
-// the means of x and d, and over all places the sums of products about those means. Being centred, these need no more
-// than f32, and of what is symmetric a triangle is enough: 6 * channels^2 bytes.
+// What a fit of learned corrections (engine/kv/correction_fit.h) has to know of its pairs, layer by layer. A
+// pair is one token of a chunk that stood behind other chunks: x, its stored K (before RoPE) and V, and y,
+// those that full prefill gave it there; d = y - x. Kept are, for every place in a chunk
+// (kernels/kv_correction_place.h), the pairs' weight and the means of x and d, and over all places the sums
+// of products about those means. Being centred, these need no more than f32, and of what is symmetric a
+// triangle is enough: 6 * channels^2 bytes.
 #pragma once
 
 #include <array>
@@ -25,8 +26,9 @@ struct LayerPairs {
   absl::Span<const float> weights;   // [count], >= 0: what each counts
 };
 
-/// What pairs count when a fit should serve attention: `mass` is the attention that each token gets, [count]. Its root,
-/// for a fit on the mass itself would rest on the few tokens that get most of it; 1 on average over tokens that get alike.
+/// What pairs count when a fit should serve attention: `mass` is the attention that each token gets, [count].
+/// Its root, for a fit on the mass itself would rest on the few tokens that get most of it; 1 on average over
+/// tokens that get alike.
 std::vector<float> WeightsOfMass(absl::Span<const float> mass);
 
 /// One layer's. Not thread-safe.
@@ -45,11 +47,13 @@ class PairMoments {
   /// What AppendTo appends.
   static int64_t EncodedBytes(int64_t channels, Kind kind);
 
-  /// Leaves out pairs with values that are not finite, or above 1e15: one of them would spoil all sums for good.
+  /// Leaves out pairs with values that are not finite, or above 1e15: one of them would spoil all sums for
+  /// good.
   void Add(const LayerPairs& pairs);
   /// All pairs so far count as `factor` times what they did. In (0, 1].
   void Fade(double factor);
-  /// As if the pairs that `other` has seen had been added here, each with what it counts there. Exact up to rounding.
+  /// As if the pairs that `other` has seen had been added here, each with what it counts there. Exact up to
+  /// rounding.
   /// REQUIRES: as many channels, and the same kind.
   void Merge(const PairMoments& other);
 
@@ -65,7 +69,8 @@ class PairMoments {
   double Variance(int64_t channel) const { return xx_[DiagonalIndex(channel)]; }  // times the weight
   double Covariance(int64_t channel) const;                                       // of x and d, likewise
 
-  /// Mean square of d over that of y, K's and V's channels each on their own and then averaged. 0 without pairs.
+  /// Mean square of d over that of y, K's and V's channels each on their own and then averaged. 0 without
+  /// pairs.
   double Deviation() const;
 
   /// Little-endian, without channels and kind, which who reads them has to know.
@@ -87,8 +92,8 @@ class PairMoments {
   std::vector<float> xd_;
 };
 
-/// Sums of `part` over sums of `whole`, K's channels and V's each on their own and then averaged; `of_nothing` where the
-/// whole is 0.
+/// Sums of `part` over sums of `whole`, K's channels and V's each on their own and then averaged;
+/// `of_nothing` where the whole is 0.
 double MeanShareOfKAndV(absl::Span<const double> part, absl::Span<const double> whole, double of_nothing);
 
 }  // namespace kvblend::kv

@@ -11,7 +11,8 @@ using kernels::Activation;
 using kernels::RopeLayout;
 
 constexpr std::array kArchitectures = {
-    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape; with experts: Mixtral.
+    // Llama 1 to 3.3, Mistral, TinyLlama, SmolLM 1 and 2, and what else has their shape; with experts:
+    // Mixtral.
     Architecture{.name = "llama",
                  .rope_layout = RopeLayout::kInterleaved,
                  .qkv_bias = Presence::kOptional,

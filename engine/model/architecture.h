@@ -1,8 +1,9 @@
-// What tells the model families apart: one row of a table for each. The loader and the one transformer read a model's
-// row; nothing else asks for its name.
+// What tells the model families apart: one row of a table for each. The loader and the one transformer read a
+// model's row; nothing else asks for its name.
 //
-// Common to all: RMSNorm before attention and before the MLP, grouped-query attention with RoPE, a gated MLP or experts
-// each of which is one, residual additions. The names of keys and tensors are GGUF's (ggml-org/ggml, docs/gguf.md).
+// Common to all: RMSNorm before attention and before the MLP, grouped-query attention with RoPE, a gated MLP
+// or experts each of which is one, residual additions. The names of keys and tensors are GGUF's
+// (ggml-org/ggml, docs/gguf.md).
 #pragma once
 
 #include <cstdint>
@@ -32,8 +33,8 @@ struct Architecture {
   bool qk_norm = false;                     // attn_{q,k}_norm: RMSNorm of every head of Q and K, before RoPE
   bool post_norms = false;  // post_attention_norm, post_ffw_norm: of what is added to the residual stream
   /// Whether layers have a mixture of experts in place of the MLP (keys expert_*, tensors ffn_gate_inp and
-  /// ffn_{gate,up,down}_exps): a softmax over the router's logits, of which the highest are taken. kOptional: where the
-  /// file states a number of experts.
+  /// ffn_{gate,up,down}_exps): a softmax over the router's logits, of which the highest are taken. kOptional:
+  /// where the file states a number of experts.
   Presence experts = Presence::kNever;
   bool renormalises_experts = true;  // the weights of the chosen ones add up to 1; a key may say otherwise
   bool expert_biases = false;        // ffn_gate_inp.bias and ffn_{gate,up,down}_exps.bias
@@ -42,8 +43,8 @@ struct Architecture {
   std::string_view ffn_norm = "ffn_norm.weight";
   bool fused_tensors = false;         // attn_qkv (q | k | v) and ffn_up (gate | up) instead of three and two
   bool embedding_times_root = false;  // embeddings are multiplied by sqrt(embedding length)
-  /// What bounds attention's scores and the logits where a file does not say it (keys attn_logit_softcapping and
-  /// final_logit_softcapping); 0: there are no such bounds, and the keys are refused.
+  /// What bounds attention's scores and the logits where a file does not say it (keys attn_logit_softcapping
+  /// and final_logit_softcapping); 0: there are no such bounds, and the keys are refused.
   float attention_soft_cap = 0;
   float logit_soft_cap = 0;
   bool reads_scales = false;     // keys embedding_scale, residual_scale, attention.scale, logit_scale
@@ -56,7 +57,8 @@ struct Architecture {
   float windowed_rope_freq_base =
       0;  // of layers with a window, which no scaling slows down; 0: as the others
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
-  /// Models of so many layers scale scores by 1 / sqrt(embedding length / heads) rather than 1 / sqrt(head_dim).
+  /// Models of so many layers scale scores by 1 / sqrt(embedding length / heads) rather than 1 /
+  /// sqrt(head_dim).
   int32_t num_layers_scaled_by_width = 0;
 
   constexpr bool has_soft_caps() const { return attention_soft_cap > 0 || logit_soft_cap > 0; }

@@ -13,8 +13,8 @@
 
 namespace kvblend::model {
 
-/// Keys are given without the architecture's prefix, which is `prefix` with its dot, or "". Not thread-safe; the file
-/// must outlive it. Values that could not be read are 0 or empty: look at status().
+/// Keys are given without the architecture's prefix, which is `prefix` with its dot, or "". Not thread-safe;
+/// the file must outlive it. Values that could not be read are 0 or empty: look at status().
 class KeyReader {
  public:
   KeyReader(const GgufFile& file, std::string prefix) : file_(file), prefix_(std::move(prefix)) {}

@@ -1,8 +1,8 @@
 // What a model file says about the model in it: the architecture's numbers and the tokenizer's data.
 //
 // A file that asks for anything that its architecture's row (architecture.h) does not have is refused by name
-// (kUnimplemented): an unknown metadata key or tensor may change the mathematics, so none is ignored unless it is on
-// the list of keys known not to (model_config_keys.cc).
+// (kUnimplemented): an unknown metadata key or tensor may change the mathematics, so none is ignored unless
+// it is on the list of keys known not to (model_config_keys.cc).
 #pragma once
 
 #include <cstdint>
@@ -67,9 +67,10 @@ struct ModelConfig {
 /// kInvalidArgument, kDataLoss or kUnimplemented naming the file and the key or tensor.
 absl::StatusOr<ModelConfig> ReadModelConfig(const GgufFile& file);
 
-/// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens, tokens are
-/// distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of tokenizer for others than
-/// byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and its unigram models ("t5").
+/// The tokenizer of a file, as Tokenizer::Create takes it. Checks that ids are below the number of tokens,
+/// tokens are distinct and valid UTF-8, and merges are well-formed. kUnimplemented naming the kind of
+/// tokenizer for others than byte-level BPE ("gpt2"), SentencePiece's BPE ("llama") and its unigram models
+/// ("t5").
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file);
 
 }  // namespace kvblend::model

@@ -12,7 +12,8 @@
 namespace kvblend::model {
 namespace {
 
-// Read by model_config.cc and rope_config.cc, for every architecture. Without the architecture's prefix, as all below.
+// Read by model_config.cc and rope_config.cc, for every architecture. Without the architecture's prefix, as
+// all below.
 constexpr std::array<std::string_view, 15> kReadKeys = {
     "attention.head_count",
     "attention.head_count_kv",
@@ -57,8 +58,8 @@ constexpr std::array<std::string_view, 4> kScaleKeys = {"attention.scale", "embe
 constexpr std::array<std::string_view, 2> kSoftCapKeys = {"attn_logit_softcapping",
                                                           "final_logit_softcapping"};
 
-// Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name tokens
-// that kvblend neither inserts nor treats as an end of text.
+// Keys of the tokenizer that are read, or only matter to kinds of tokenizers that do not have them, or name
+// tokens that kvblend neither inserts nor treats as an end of text.
 constexpr std::array<std::string_view, 30> kTokenizerKeys = {
     "add_bos_token",
     "add_space_prefix",

@@ -48,8 +48,8 @@ class Loader {
     int64_t rows;
   };
 
-  /// The named tensors, one below the other, as one weight matrix; of the first `rotated_heads` heads, the rows
-  /// in the order of config.rotation_order.
+  /// The named tensors, one below the other, as one weight matrix; of the first `rotated_heads` heads, the
+  /// rows in the order of config.rotation_order.
   absl::Status Pack(absl::Span<const Part> parts, int64_t cols, WeightUsage usage,
                     std::unique_ptr<PackedWeights>& packed, int64_t rotated_heads = 0);
   /// The same for every expert of a layer.

@@ -47,11 +47,11 @@ struct ModelWeights {
   std::vector<std::unique_ptr<kernels::RopeTable>>
       ropes;  // as config.ropes; positions below config.context_length
 
-  /// How many rows may share a pass: each has the bits then that it gets alone. Where it has others in any company, as on a
-  /// GPU, there is nothing to keep to, and no limit.
+  /// How many rows may share a pass: each has the bits then that it gets alone. Where it has others in any
+  /// company, as on a GPU, there is nothing to keep to, and no limit.
   int64_t max_rows_together(const ModelConfig& config) const;
-  /// A pass of at most so many rows chooses their experts a few rows at a time, lest this small matrix, which files have as
-  /// values, lets fewer rows share the pass than all others do.
+  /// A pass of at most so many rows chooses their experts a few rows at a time, lest this small matrix, which
+  /// files have as values, lets fewer rows share the pass than all others do.
   static constexpr int64_t kMaxRowsRoutedAsAlone = 32;
 
   const kernels::PackedWeights& output_layer() const {
@@ -59,13 +59,14 @@ struct ModelWeights {
   }
 };
 
-/// Told by the thread that loads, every megabyte or so and at the end, how much of the file's tensors has been read.
+/// Told by the thread that loads, every megabyte or so and at the end, how much of the file's tensors has
+/// been read.
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
 /// Packs row by row into the backend's own form, which may keep the file's codes; the whole model never
-/// exists as floats. Of LongRoPE's frequencies those for config.context_length are taken. `config` comes from ReadModelConfig on the same file. kInvalidArgument naming a tensor
-/// of wrong shape, kDataLoss naming a row that holds an infinity or NaN, or the backend's error. Synchronizes
-/// the stream.
+/// exists as floats. Of LongRoPE's frequencies those for config.context_length are taken. `config` comes from
+/// ReadModelConfig on the same file. kInvalidArgument naming a tensor of wrong shape, kDataLoss naming a row
+/// that holds an infinity or NaN, or the backend's error. Synchronizes the stream.
 absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelConfig& config,
                                               kernels::Backend& backend, kernels::Stream& stream,
                                               const LoadProgress& progress = nullptr);
@@ -77,8 +78,9 @@ absl::StatusOr<ModelWeights> LoadModelWeights(const GgufFile& file, const ModelC
 /// ...) and the tokenizer are left out: they change no KV, as chunk keys hold token ids. XXH3 finds
 /// accidental differences fast (tens of GB/s); it does not withstand someone who crafts two models with one
 /// fingerprint, who could as well hand out a bad model.
-/// `short_rope`: of LongRoPE's frequencies those for short contexts are taken although the file's own context is long,
-/// since it is limited (ModelConfig::UsesLongRope). Every layer's input depends on them, so this is another model.
+/// `short_rope`: of LongRoPE's frequencies those for short contexts are taken although the file's own context
+/// is long, since it is limited (ModelConfig::UsesLongRope). Every layer's input depends on them, so this is
+/// another model.
 absl::StatusOr<std::array<uint8_t, 32>> Fingerprint(const GgufFile& file, bool short_rope = false);
 
 }  // namespace kvblend::model

@@ -104,8 +104,8 @@ double Frequency(const RopeShape& shape, int32_t pair) {
   return std::pow(static_cast<double>(shape.freq_base), -2.0 * pair / shape.rotated_dims);
 }
 
-// How much of the interpolated frequency pair i gets: 0 for pairs that turn more than beta_fast times in the original
-// context, 1 for those that turn less than beta_slow times, linear in between (YaRN, 3.2).
+// How much of the interpolated frequency pair i gets: 0 for pairs that turn more than beta_fast times in the
+// original context, 1 for those that turn less than beta_slow times, linear in between (YaRN, 3.2).
 double YarnShare(const Scaling& scaling, const RopeShape& shape, int32_t pair) {
   const auto pair_that_turns = [&](double turns) {
     return shape.rotated_dims * std::log(scaling.original_context_length / (turns * 2 * std::numbers::pi)) /

@@ -1,5 +1,5 @@
-// The rotations that a model file asks for: base frequency, and one of the published ways to stretch them over longer
-// contexts.
+// The rotations that a model file asks for: base frequency, and one of the published ways to stretch them
+// over longer contexts.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ namespace kvblend::model {
 struct RopeConfig {
   std::vector<float>
       inv_freq;  // [head_dim / 2], radians per position, scaling applied; 0: that pair stays as it is
-  /// LongRoPE: in place of the others once a context is longer than original_context_length. Empty: there are none.
+  /// LongRoPE: in place of the others once a context is longer than original_context_length. Empty: there are
+  /// none.
   std::vector<float> long_inv_freq;
   int32_t original_context_length = 0;
   float magnitude = 1;  // of the rotated vectors
@@ -45,9 +46,9 @@ RopeConfig PlainRope(const RopeShape& shape);
 /// Rotates by nothing, as layers without RoPE do.
 RopeConfig NoRope(const RopeShape& shape);
 
-/// What each element of a head becomes, where only some dims of split halves are rotated: backends rotate element i of
-/// the one half of a head with element i of the other, so the rows of Q and K are taken in the order
-/// out[i] = in[order[i]]. Empty: as they are.
+/// What each element of a head becomes, where only some dims of split halves are rotated: backends rotate
+/// element i of the one half of a head with element i of the other, so the rows of Q and K are taken in the
+/// order out[i] = in[order[i]]. Empty: as they are.
 std::vector<int32_t> RotationOrder(kernels::RopeLayout layout, const RopeShape& shape);
 
 }  // namespace kvblend::model

@@ -83,8 +83,8 @@ class Transformer {
   absl::Status RotateQueries(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,
                              PassState& state) const;
 
-  /// Attention over the pages of the rows [first_row, first_row + plan.num_rows()) of state, row 0 among the first ones
-  /// of a layer. REQUIRES: RotateQueries.
+  /// Attention over the pages of the rows [first_row, first_row + plan.num_rows()) of state, row 0 among the
+  /// first ones of a layer. REQUIRES: RotateQueries.
   ///   mass: if given, receives the attention that these rows together pay to each position,
   ///         f32 [1, plan.total_kv_len]
   absl::Status Attend(kernels::Stream& stream, int32_t layer, const kernels::BatchPlan& plan,

@@ -9,9 +9,9 @@
 
 namespace kvblend::prompt {
 
-/// Makes prompts of a few chunks each. The chunks are shuffled, so that neighbours come from different documents, as after retrieval;
-/// chunks left over are not used. The same documents always give the same prompts. kInvalidArgument: bad sizes, or
-/// fewer chunks than two prompts take.
+/// Makes prompts of a few chunks each. The chunks are shuffled, so that neighbours come from different
+/// documents, as after retrieval; chunks left over are not used. The same documents always give the same
+/// prompts. kInvalidArgument: bad sizes, or fewer chunks than two prompts take.
 absl::StatusOr<std::vector<Prompt>> PromptsOfCorpus(const CalibrationCorpus& corpus,
                                                     const text::Tokenizer& tokenizer);
 

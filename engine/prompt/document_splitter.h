@@ -44,8 +44,8 @@ struct DocumentChunk {
 /// Takes the next chunk; an error ends the splitting.
 using OnChunk = std::function<absl::Status(const DocumentChunk& chunk)>;
 
-/// Hands over the chunks one by one, since a long text may have a million of them, and returns where the next one begins: the text's size
-/// when there is none.
+/// Hands over the chunks one by one, since a long text may have a million of them, and returns where the next
+/// one begins: the text's size when there is none.
 ///
 /// Every byte of the text is in a chunk; chunks come in order, the first begins with the text, and only an
 /// empty text has none. Each but the last has at least half of chunk_tokens, unless the text has few places
@@ -55,8 +55,8 @@ using OnChunk = std::function<absl::Status(const DocumentChunk& chunk)>;
 /// With `goes_on`, `text` is the front of a longer document, cut between two characters: chunks that could
 /// depend on what follows are left out, and what is returned is where the next piece has to begin.
 ///
-/// kInvalidArgument: bad options, ill-formed UTF-8 (with its byte offset), or a character that normalization makes more of than
-/// fits a chunk. Otherwise the error of `on_chunk`.
+/// kInvalidArgument: bad options, ill-formed UTF-8 (with its byte offset), or a character that normalization
+/// makes more of than fits a chunk. Otherwise the error of `on_chunk`.
 absl::StatusOr<size_t> SplitDocument(std::string_view text, bool goes_on, const SplitOptions& options,
                                      const text::Tokenizer& tokenizer, const OnChunk& on_chunk);
 

@@ -49,9 +49,9 @@ struct PromptLimits {
   int32_t max_chunks = std::numeric_limits<int32_t>::max();
 };
 
-/// kInvalidArgument, naming field, value and what is allowed: a question without text or tokens, ill-formed UTF-8 (with its
-/// byte offset), more chunks (earlier turns' counted) or tokens than `limits` allows, turns or a system text that the
-/// chat format does not allow.
+/// kInvalidArgument, naming field, value and what is allowed: a question without text or tokens, ill-formed
+/// UTF-8 (with its byte offset), more chunks (earlier turns' counted) or tokens than `limits` allows, turns
+/// or a system text that the chat format does not allow.
 absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text::Tokenizer& tokenizer,
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);

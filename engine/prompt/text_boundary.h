@@ -7,13 +7,13 @@
 
 namespace kvblend::prompt {
 
-/// What ends just before a place; white space belongs to the text that it follows. The greater the value, the better the place
-/// for a cut.
+/// What ends just before a place; white space belongs to the text that it follows. The greater the value, the
+/// better the place for a cut.
 enum class Boundary : uint8_t { kNone, kWord, kSentence, kParagraph };
 
-/// Goes through the places between the characters of a text, from its beginning, and tells the boundary at each.
-/// A paragraph ends with an empty line, a sentence with its full stop (or the like) or its line. Text after
-/// a place does not matter. Not thread-safe.
+/// Goes through the places between the characters of a text, from its beginning, and tells the boundary at
+/// each. A paragraph ends with an empty line, a sentence with its full stop (or the like) or its line. Text
+/// after a place does not matter. Not thread-safe.
 class BoundaryScanner {
  public:
   /// `text` is valid UTF-8 and outlives the scanner.

@@ -8,9 +8,9 @@
 
 namespace kvblend {
 
-/// Four times the context. On a device with memory of its own (`memory`, measured with the weights loaded) as many as
-/// `max_batch_size` answers can ever need, but so that the context and these tokens, of `token_bytes` each, take at most
-/// kMemoryShare of its free memory. Never less than the context, nor more than `limit`.
+/// Four times the context. On a device with memory of its own (`memory`, measured with the weights loaded) as
+/// many as `max_batch_size` answers can ever need, but so that the context and these tokens, of `token_bytes`
+/// each, take at most kMemoryShare of its free memory. Never less than the context, nor more than `limit`.
 inline int64_t DefaultBatchTokens(const std::optional<kernels::DeviceMemory>& memory, int64_t token_bytes,
                                   int64_t max_context_tokens, int32_t max_batch_size, int64_t limit) {
   constexpr double kMemoryShare = 0.8;  // passes need scratch, and other programs may be there

@@ -1,5 +1,5 @@
-// The names, in the engine's options, of the types that a backend computes and stores with. "auto" stands for the
-// backend's own type, or the one that other options imply.
+// The names, in the engine's options, of the types that a backend computes and stores with. "auto" stands for
+// the backend's own type, or the one that other options imply.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Measures at the start what computing costs with this machine and model, so that the loading controller has figures before
-// any prompt has run.
+// Measures at the start what computing costs with this machine and model, so that the loading controller has
+// figures before any prompt has run.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -33,7 +33,8 @@ std::string TextOf(const model::GgufFile& file, std::string_view key) {
   return text::ShownOnOneLine(file.GetString(key).value_or(std::string_view()), kMaxBytes);
 }
 
-// What the CPU backend keeps: codes with scales as they are in the file, or of 16 bits, other matrices in 16 bits, vectors in 32.
+// What the CPU backend keeps: codes with scales as they are in the file, or of 16 bits, other matrices in 16
+// bits, vectors in 32.
 int64_t PackedBytes(const model::GgufTensor& tensor, int64_t elements) {
   const std::optional<kernels::QuantizedFormat> format = tensor.quantized_format();
   if (format.has_value()) {

@@ -29,8 +29,9 @@ std::string CorrectionPath(const std::string& model_path);
 absl::Status CheckCorrectionFits(const std::string& path, const kv::LearnedCorrection& correction,
                                  const blend::KeySpace& key_space);
 
-/// What `setting`, EngineOptions::correction, means for the model at `model_path`; nothing where no correction is wanted, or none is found.
-/// kInvalidArgument or kDataLoss, naming the file, where it can't be used.
+/// What `setting`, EngineOptions::correction, means for the model at `model_path`; nothing where no
+/// correction is wanted, or none is found. kInvalidArgument or kDataLoss, naming the file, where it can't be
+/// used.
 absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const std::string& setting,
                                                                  const std::string& model_path,
                                                                  const blend::KeySpace& key_space);
@@ -40,8 +41,8 @@ inline constexpr int32_t kMinCheckedTokens = 5;
 /// kFailedPrecondition for a shorter one.
 absl::Status CheckIsLongEnough(int64_t context_tokens);
 
-/// Immutable after Load except the page pool and the correction, which are thread-safe. Members are declared in the order in
-/// which they depend on each other, so that destruction runs the other way.
+/// Immutable after Load except the page pool and the correction, which are thread-safe. Members are declared
+/// in the order in which they depend on each other, so that destruction runs the other way.
 struct ModelRuntime {
   /// kNotFound, kInvalidArgument, kUnimplemented or kResourceExhausted naming the file or option.
   /// REQUIRES: the options' numbers are as CheckEngineOptions wants them (engine/api/option_table.h).

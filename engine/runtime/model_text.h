@@ -21,8 +21,8 @@ struct ModelText {
   std::string told_date;  // that prompts tell, as "2026-01-31"; empty: they tell none
 };
 
-/// `config` comes from the file; `chat_format` and `chat_date`: as EngineOptions has them. kInvalidArgument, kDataLoss or
-/// kUnimplemented naming the file and what is wrong.
+/// `config` comes from the file; `chat_format` and `chat_date`: as EngineOptions has them. kInvalidArgument,
+/// kDataLoss or kUnimplemented naming the file and what is wrong.
 absl::StatusOr<ModelText> LoadModelText(const model::GgufFile& file, const model::ModelConfig& config,
                                         std::string_view chat_format, std::string_view chat_date);
 

@@ -27,8 +27,8 @@ class Cancellation {
   /// Because the engine ends: not the client's wish, who may ask another server.
   void ShutDown() { End(State::kShutDown); }
 
-  /// kCancelled after Cancel; kUnavailable after ShutDown; kDeadlineExceeded from the deadline on, saying by how much it was
-  /// missed.
+  /// kCancelled after Cancel; kUnavailable after ShutDown; kDeadlineExceeded from the deadline on, saying by
+  /// how much it was missed.
   absl::Status Check() const;
 
  private:

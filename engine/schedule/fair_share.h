@@ -1,5 +1,5 @@
-// Which key is next, by how much time each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM 1996) over seconds of
-// work.
+// Which key is next, by how much time each has had: start-time fair queueing (Goyal, Vin, Cheng, SIGCOMM
+// 1996) over seconds of work.
 // A key that is away earns no credit, and one that comes back soon finds its account as it left it.
 #pragma once
 
@@ -16,7 +16,8 @@ class FairShare {
   void Join(const std::string& key);
   /// REQUIRES: as many calls of Join before.
   void Leave(const std::string& key);
-  /// The key has had so many seconds, at least kLeast, each of which counts so much. It may be away meanwhile.
+  /// The key has had so many seconds, at least kLeast, each of which counts so much. It may be away
+  /// meanwhile.
   void Charge(const std::string& key, double seconds, double counts = 1);
   /// The key's account, to be compared with those of others: the lowest is next. REQUIRES: it has joined.
   double Of(const std::string& key) const;

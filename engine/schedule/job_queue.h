@@ -1,7 +1,8 @@
 // The order in which waiting jobs get their turn.
 //
-// Each lane has a queue per priority. In it, the fairness key that has had the least time (fair_share.h) is next; jobs of the same
-// key come in the order of their arrival. So many jobs of one key do not delay those of another, except by the work in progress.
+// Each lane has a queue per priority. In it, the fairness key that has had the least time (fair_share.h) is
+// next; jobs of the same key come in the order of their arrival. So many jobs of one key do not delay those
+// of another, except by the work in progress.
 //
 // Thread safety: none; the scheduler guards it.
 #pragma once
@@ -41,7 +42,8 @@ class JobQueue {
   void Push(JobId id, Lane lane, const std::string& fairness_key, Priority priority = Priority::kNormal);
   /// The next job of a lane and priority; nullopt when there is none.
   std::optional<JobId> Front(Lane lane, Priority priority = Priority::kNormal) const;
-  /// The first `most` jobs of a lane and priority: all of the key whose turn it is, then all of the next one, and so on.
+  /// The first `most` jobs of a lane and priority: all of the key whose turn it is, then all of the next one,
+  /// and so on.
   std::vector<JobId> InOrder(Lane lane, Priority priority, size_t most) const;
   /// Takes out the next job of a lane and priority. REQUIRES: there is one.
   JobId Pop(Lane lane, Priority priority = Priority::kNormal);

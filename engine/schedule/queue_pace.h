@@ -1,6 +1,6 @@
-// How fast a queue moves, learned from the predicted times of its jobs and from how long they really took, including everything
-// else that was done meanwhile. So later predictions allow for a factor by which predictions are wrong, and for answers
-// that are decoded in between.
+// How fast a queue moves, learned from the predicted times of its jobs and from how long they really took,
+// including everything else that was done meanwhile. So later predictions allow for a factor by which
+// predictions are wrong, and for answers that are decoded in between.
 #pragma once
 
 #include "absl/time/time.h"
@@ -17,7 +17,8 @@ class QueuePace {
   /// No job is left, though none has ended now: those that waited were abandoned.
   void Rests() { since_ = absl::InfiniteFuture(); }
 
-  /// How long jobs take that were predicted to take so many seconds together; as predicted until some have ended.
+  /// How long jobs take that were predicted to take so many seconds together; as predicted until some have
+  /// ended.
   absl::Duration Of(double predicted_seconds) const;
 
  private:

@@ -14,8 +14,8 @@
 namespace kvblend::schedule {
 namespace {
 
-// Lanes, and priorities, are compared by what they will have had after another turn of this length, so that those that have
-// just begun come in their order.
+// Lanes, and priorities, are compared by what they will have had after another turn of this length, so that
+// those that have just begun come in their order.
 constexpr double kTurnSeconds = 0.05;
 
 template <typename Enum>

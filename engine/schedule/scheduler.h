@@ -7,33 +7,35 @@
 //                  +-----> abandon    Abandon (caller's thread), its deadline (timer or engine thread),
 //                                     Drain's deadline or the destructor (caller's thread)
 //
-// For every job that Submit accepts, either `advance` is called, until it returns false, or `abandon`, exactly once; for
-// one that it refuses, neither. No lock is held during either, so both may call Submit and Abandon; they may not call
-// Drain or destroy the scheduler. A timer thread abandons a waiting job at its deadline however long the running ones
-// take; a job whose deadline has passed never starts. A job in progress is never interrupted: it watches its
-// Cancellation.
+// For every job that Submit accepts, either `advance` is called, until it returns false, or `abandon`,
+// exactly once; for one that it refuses, neither. No lock is held during either, so both may call Submit and
+// Abandon; they may not call Drain or destroy the scheduler. A timer thread abandons a waiting job at its
+// deadline however long the running ones take; a job whose deadline has passed never starts. A job in
+// progress is never interrupted: it watches its Cancellation.
 //
 // What comes next:
 //  - Lanes share the time 16 : 4 : 1; a lane that has nothing to do leaves its share to the others.
-//  - Within a lane the priorities share its time in the same way: the urgent go first, but the others are owed a turn for every
-//    4 or 16 that they let pass. So none starves, however much the others ask for.
-//  - A lane's next job (job_queue.h), the one of the priority that is owed most, is started as soon as it has room and fewer
-//    than max_in_progress jobs of its lane and of its priority or a higher one are in progress.
-//  - Within a priority the fairness key that has had the least time goes on, and of its jobs the one with the least left to
-//    do. kAgeing times the time since a job was submitted counts as done, so that a job of s seconds that has waited
-//    s / kAgeing is no longer overtaken by later ones.
-//  - A job in progress that waits for something on its way has no turn while there is anything else to do. One that has been
-//    cancelled has the next turn.
+//  - Within a lane the priorities share its time in the same way: the urgent go first, but the others are
+//    owed a turn for every 4 or 16 that they let pass. So none starves, however much the others ask for.
+//  - A lane's next job (job_queue.h), the one of the priority that is owed most, is started as soon as it has
+//    room and fewer than max_in_progress jobs of its lane and of its priority or a higher one are in
+//    progress.
+//  - Within a priority the fairness key that has had the least time goes on, and of its jobs the one with the
+//    least left to do. kAgeing times the time since a job was submitted counts as done, so that a job of s
+//    seconds that has waited s / kAgeing is no longer overtaken by later ones.
+//  - A job in progress that waits for something on its way has no turn while there is anything else to do.
+//    One that has been cancelled has the next turn.
 //
-// Jobs may leave shared work behind (a batch that is being decoded): Options::ongoing does a little of it at a time, on the
-// engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may have to wait until that work has
-// room for what the job will leave behind (Job::has_room). Other jobs for which there is room then begin before it, but only
-// for kRoomPatience. After that its lane waits behind it, other priorities too, and so do jobs of less urgent lanes that ask
-// for the same room (Job::room), so that a large job is not overtaken for ever.
+// Jobs may leave shared work behind (a batch that is being decoded): Options::ongoing does a little of it at
+// a time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may
+// have to wait until that work has room for what the job will leave behind (Job::has_room). Other jobs for
+// which there is room then begin before it, but only for kRoomPatience. After that its lane waits behind it,
+// other priorities too, and so do jobs of less urgent lanes that ask for the same room (Job::room), so that a
+// large job is not overtaken for ever.
 // Charge lets keys pay for the shared work as they do for their jobs.
 //
-// A full queue takes a few jobs more (kSpareShare) of keys that have none waiting, so that whoever fills it does not keep
-// others out.
+// A full queue takes a few jobs more (kSpareShare) of keys that have none waiting, so that whoever fills it
+// does not keep others out.
 //
 // Where there are neither jobs nor shared work, Options::idle is called.
 //
@@ -68,11 +70,12 @@ struct Job {
   Lane lane = Lane::kInteractive;
   Priority priority = Priority::kNormal;
   absl::Time deadline = absl::InfiniteFuture();
-  /// How long it will take at the least, from its start until it is over; 0: not known. When half of that no longer fits before
-  /// its deadline, a waiting job is abandoned: predictions err, but not by so much.
+  /// How long it will take at the least, from its start until it is over; 0: not known. When half of that no
+  /// longer fits before its deadline, a waiting job is abandoned: predictions err, but not by so much.
   double predicted_seconds = 0;
-  /// The predicted time that it adds to its lane's queue while it waits. It may be wrong by a factor that is the same for all jobs
-  /// of the lane: the factor is learned from jobs that end. `continued_seconds` is that of the jobs that will continue it.
+  /// The predicted time that it adds to its lane's queue while it waits. It may be wrong by a factor that is
+  /// the same for all jobs of the lane: the factor is learned from jobs that end. `continued_seconds` is that
+  /// of the jobs that will continue it.
   double queue_seconds = 0, continued_seconds = 0;
   int64_t tokens = 0;  // for Options::max_queued_tokens
   /// Goes on with a job accepted before (the next chunk of a long put, so that others get their turn in
@@ -85,8 +88,9 @@ struct Job {
   int32_t room = 0;
   /// Does a little, and returns whether there is more to do.
   std::function<bool()> advance;
-  /// How many seconds of work are left of a job in progress, as far as that is known; infinite: it waits for something that
-  /// is on its way; less than any number: it has been cancelled and will end. Called as has_room is. Null: 0.
+  /// How many seconds of work are left of a job in progress, as far as that is known; infinite: it waits for
+  /// something that is on its way; less than any number: it has been cancelled and will end. Called as
+  /// has_room is. Null: 0.
   std::function<double()> seconds_left = nullptr;
   std::function<void(absl::Status)> abandon;
 };
@@ -98,15 +102,15 @@ class Scheduler {
     int64_t max_queued_tokens = 0;        // of all of them, but one job may always wait; 0: any number
     int32_t max_queued_background = 256;  // waiting background jobs; at least 1
     std::array<int32_t, kNumLanes> max_in_progress = {1, 1, 1};  // jobs of each lane and priority; at least 1
-    /// Does a little of the work that jobs have left behind and returns whether more is left. Called after every job, and again
-    /// as long as there is more. Null: jobs leave nothing behind.
+    /// Does a little of the work that jobs have left behind and returns whether more is left. Called after
+    /// every job, and again as long as there is more. Null: jobs leave nothing behind.
     std::function<bool()> ongoing = nullptr;
-    /// For how long jobs of a lane run between two turns of `ongoing`, at least one `advance`, and to the nearest one.
-    /// Called as has_room is. Null: one `advance`.
+    /// For how long jobs of a lane run between two turns of `ongoing`, at least one `advance`, and to the
+    /// nearest one. Called as has_room is. Null: one `advance`.
     std::function<absl::Duration(Lane)> slice = nullptr;
-    /// Does a little work that no client waits for, and returns whether there is more. Called on the engine thread while there
-    /// is nothing else to do, after jobs and `ongoing` have had a turn, until it returns false; not while draining. A new
-    /// job waits for at most one call of it. Null: there is no such work.
+    /// Does a little work that no client waits for, and returns whether there is more. Called on the engine
+    /// thread while there is nothing else to do, after jobs and `ongoing` have had a turn, until it returns
+    /// false; not while draining. A new job waits for at most one call of it. Null: there is no such work.
     std::function<bool()> idle = nullptr;
   };
   static constexpr double kAgeing = 1;
@@ -121,8 +125,9 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   /// The job may already run, or be over, when this returns.
-  /// kResourceExhausted: the lane's queue is full; with a retry delay (base/retry_delay.h), in which half of it is predicted
-  /// to be done. kUnavailable: draining. kDeadlineExceeded: the deadline has passed, or cannot be met any more.
+  /// kResourceExhausted: the lane's queue is full; with a retry delay (base/retry_delay.h), in which half of
+  /// it is predicted to be done. kUnavailable: draining. kDeadlineExceeded: the deadline has passed, or
+  /// cannot be met any more.
   /// REQUIRES: both functions are set.
   absl::StatusOr<JobId> Submit(Job job);
 
@@ -135,8 +140,8 @@ class Scheduler {
 
   /// Refuses new interactive and bulk jobs and waits until all accepted jobs, background jobs behind them
   /// included, and what they left behind are done; then refuses everything. At `deadline` abandons the queued
-  /// ones with kUnavailable and returns kDeadlineExceeded without waiting for a running job or for what is left
-  /// behind. May be called again, with another deadline.
+  /// ones with kUnavailable and returns kDeadlineExceeded without waiting for a running job or for what is
+  /// left behind. May be called again, with another deadline.
   absl::Status Drain(absl::Time deadline);
 
   int32_t waiting(Lane lane) const;

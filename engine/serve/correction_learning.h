@@ -1,14 +1,17 @@
-// Learning a correction of stored KV while serving. A chunk that was missing is computed twice anyway: in its prompt,
-// and behind the response for the store. Prompts keep some rows of the first (engine/blend/fresh_rows.h); what the
-// store has of the same rows is added when it is there, and from then on a thread of low priority does everything:
-// pairs into moments, fits, judging, loading, files. A fit that wins comes into force between two prompts.
+// Learning a correction of stored KV while serving. A chunk that was missing is computed twice anyway: in its
+// prompt, and behind the response for the store. Prompts keep some rows of the first
+// (engine/blend/fresh_rows.h); what the store has of the same rows is added when it is there, and from then
+// on a thread of low priority does everything: pairs into moments, fits, judging, loading, files. A fit that
+// wins comes into force between two prompts.
 //
-// Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force if it was
-// learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is replaced as a whole after
-// a fit and at the end. What is damaged or of another model is named in the log and not used.
+// Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force
+// if it was learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is
+// replaced as a whole after a fit and at the end. What is damaged or of another model is named in the log and
+// not used.
 //
-// Where replicas share chunks they share what they learn from as well (engine/serve/sharing/moments_sharing.h): the same
-// thread takes a turn at that now and then, and before a fit.
+// Where replicas share chunks they share what they learn from as well
+// (engine/serve/sharing/moments_sharing.h): the same thread takes a turn at that now and then, and before a
+// fit.
 #pragma once
 
 #include <cstdint>
@@ -62,12 +65,13 @@ class CorrectionLearning {
   void Add(std::shared_ptr<const blend::FreshRows> fresh, store::ChunkHandle entry,
            absl::Span<const int32_t> token_ids);
 
-  /// Done when it returns, which may take as long as a step of one layer's fit. kFailedPrecondition: it cannot learn.
+  /// Done when it returns, which may take as long as a step of one layer's fit. kFailedPrecondition: it
+  /// cannot learn.
   absl::StatusOr<CorrectionStats> Update(CorrectionAction action);
   CorrectionStats Stats() const;
 
-  /// Waits until all that was added is learned and saved. A fit has a few seconds more: what it does not end with then is due
-  /// again with the next chunk, in the next process too. kDeadlineExceeded.
+  /// Waits until all that was added is learned and saved. A fit has a few seconds more: what it does not end
+  /// with then is due again with the next chunk, in the next process too. kDeadlineExceeded.
   absl::Status Flush(absl::Time deadline);
 
  private:

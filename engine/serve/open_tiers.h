@@ -10,8 +10,8 @@
 
 namespace kvblend {
 
-/// Opens the tiers that the options name, the nearest first. kFailedPrecondition: another server has the folder;
-/// otherwise what is wrong with the folder or the certificates. That no Redis answers
+/// Opens the tiers that the options name, the nearest first. kFailedPrecondition: another server has the
+/// folder; otherwise what is wrong with the folder or the certificates. That no Redis answers
 /// is no error. REQUIRES: CheckEngineOptions(options) is OK.
 absl::StatusOr<std::vector<std::unique_ptr<store::LowerTier>>> OpenLowerTiers(const EngineOptions& options);
 

@@ -1,4 +1,5 @@
-// Precomputation of a request's chunks, one after the other; between two of them, other requests get their turn.
+// Precomputation of a request's chunks, one after the other; between two of them, other requests get their
+// turn.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +17,15 @@ namespace kvblend {
 
 class PutChunksTask final : public Task {
  public:
-  /// The request must have been validated; the tokens are its anchor's and chunks'. `seconds_per_token`: to compute one;
-  /// 0: not known.
+  /// The request must have been validated; the tokens are its anchor's and chunks'. `seconds_per_token`: to
+  /// compute one; 0: not known.
   PutChunksTask(PutChunksRequest request, std::vector<int32_t> anchor_ids,
                 std::vector<std::vector<int32_t>> chunk_ids, double seconds_per_token,
                 std::shared_ptr<PutChunksObserver> observer);
 
-  /// Returns false after every chunk; finishes the request after the last one or on error. A chunk is reported when it is on
-  /// disk: for that of the one before, and of the last one, it waits for its turn without holding up others.
+  /// Returns false after every chunk; finishes the request after the last one or on error. A chunk is
+  /// reported when it is on disk: for that of the one before, and of the last one, it waits for its turn
+  /// without holding up others.
   bool Advance(PromptRunner& runner) override;
   double predicted_seconds_left() const override;
   double queue_seconds() const override { return SecondsOf(next_, next_ + 1); }

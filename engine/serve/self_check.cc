@@ -52,7 +52,8 @@ double RelativeError(absl::Span<const float> value, absl::Span<const float> expe
 }
 
 // Rounding of activations and KV, grown through the layers. fp32: 2^-24 per operation; bf16 GEMM inputs and
-// KV: 2^-9; products in 8 bits: more. Blending bugs (a wrong position, mask or rotation) give errors of order 1.
+// KV: 2^-9; products in 8 bits: more. Blending bugs (a wrong position, mask or rotation) give errors of order
+// 1.
 double Limit(const ModelRuntime& runtime) {
   const kernels::KvEncoding encoding = runtime.key_space.format.encoding;
   if (encoding == kernels::KvEncoding::kInt4 || encoding == kernels::KvEncoding::kFp8) return 0.3;

@@ -21,7 +21,8 @@ struct BackgroundCounts {
 
 class StoreMissTask final : public Task {
  public:
-  /// `learning` gets what the prompt kept of the chunk once it is stored, and must outlive the task; null: nobody does.
+  /// `learning` gets what the prompt kept of the chunk once it is stored, and must outlive the task; null:
+  /// nobody does.
   StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
                 std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning);
 

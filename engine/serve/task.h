@@ -30,9 +30,9 @@ inline schedule::Priority PriorityOf(const Caller& caller) {
   return schedule::Priority::kNormal;
 }
 
-/// Advance is called until it returns false, and so again while the task is unfinished(). If that is never going to
-/// begin, Abandon is called in its place. If decoding() is set at the end, a DecodeBatch carries that sequence on.
-/// Whichever of them ends the task tells its observer how.
+/// Advance is called until it returns false, and so again while the task is unfinished(). If that is never
+/// going to begin, Abandon is called in its place. If decoding() is set at the end, a DecodeBatch carries
+/// that sequence on. Whichever of them ends the task tells its observer how.
 class Task {
  public:
   explicit Task(Caller caller) : caller_(std::move(caller)), cancellation_(ToSteady(caller_.deadline)) {
@@ -48,8 +48,8 @@ class Task {
   /// Whether the task has more to do when others have had their turn.
   virtual bool unfinished() const { return false; }
 
-  /// How much longer it should take until Advance returns false, as far as that is known; infinite: Advance has nothing to do
-  /// but wait for what is on its way.
+  /// How much longer it should take until Advance returns false, as far as that is known; infinite: Advance
+  /// has nothing to do but wait for what is on its way.
   virtual double predicted_seconds_left() const { return 0; }
 
   /// How many tokens decoding() may have, prompt and answer together; 0: it will never be set.
@@ -68,15 +68,16 @@ class Task {
 
   double SecondsSinceSubmission() const { return absl::ToDoubleSeconds(SteadyNow() - submitted_); }
 
-  /// Called before the task is submitted: what it costs at the least, for sure and unless others spare it more, and how long
-  /// its texts are.
+  /// Called before the task is submitted: what it costs at the least, for sure and unless others spare it
+  /// more, and how long its texts are.
   void SetDemand(double least_seconds, double queue_seconds, int64_t tokens) {
     least_seconds_ = least_seconds;
     queue_seconds_ = queue_seconds;
     tokens_ = tokens;
   }
   double least_seconds() const { return least_seconds_; }
-  /// What its next turn should take, right or wrong by a factor, and what those behind it should (schedule::Job).
+  /// What its next turn should take, right or wrong by a factor, and what those behind it should
+  /// (schedule::Job).
   virtual double queue_seconds() const { return queue_seconds_; }
   virtual double continued_seconds() const { return 0; }
   int64_t tokens() const { return tokens_; }

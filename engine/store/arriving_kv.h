@@ -18,9 +18,9 @@
 
 namespace kvblend::store {
 
-/// Layers become readable one by one: while a prompt computes with layer l, layer l + 1 is there or on its way. A layer
-/// is read once it has been asked for, at the latest by waiting for it. The memory lives until the last read has ended,
-/// even if nobody uses the chunk any more. Thread-safe.
+/// Layers become readable one by one: while a prompt computes with layer l, layer l + 1 is there or on its
+/// way. A layer is read once it has been asked for, at the latest by waiting for it. The memory lives until
+/// the last read has ended, even if nobody uses the chunk any more. Thread-safe.
 class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
  public:
   /// `prompt`: whose reads these are; `meter` outlives this. REQUIRES: `kv` has the shape of the entry's
@@ -36,8 +36,8 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   /// Asks for all layers that have not been asked for, after the reads that prompts wait for.
   void AskForRest();
 
-  /// Waits for one layer, and asks for it if need be. OK: it is there. kDataLoss: the entry can't be read, and is a miss
-  /// from now on. kDeadlineExceeded: neither happened by `deadline`.
+  /// Waits for one layer, and asks for it if need be. OK: it is there. kDataLoss: the entry can't be read,
+  /// and is a miss from now on. kDeadlineExceeded: neither happened by `deadline`.
   absl::Status WaitForLayer(int32_t layer, absl::Time deadline);
 
   /// Drops reads that have not begun, and asks for no more: the chunk is not used any more.
@@ -74,8 +74,8 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
 };
 
 /// The reads of one prompt's lookups. They begin when the prompt is ready for them, layer by layer over all
-/// chunks. So the header of an entry does not wait behind the layers of another entry, and what is needed first
-/// is read first. Used by one thread.
+/// chunks. So the header of an entry does not wait behind the layers of another entry, and what is needed
+/// first is read first. Used by one thread.
 class PromptReads {
  public:
   /// `prompt`: from ChunkStore::NewPrompt.
@@ -89,8 +89,8 @@ class PromptReads {
   /// Asks for all layers of all entries, layer by layer.
   void AskForAll();
 
-  /// Until when the lookups of this prompt may wait for tiers across the network: `budget` after the first call, for all
-  /// of them together.
+  /// Until when the lookups of this prompt may wait for tiers across the network: `budget` after the first
+  /// call, for all of them together.
   absl::Time LookupDeadline(absl::Duration budget);
 
  private:

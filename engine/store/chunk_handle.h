@@ -61,8 +61,8 @@ class ChunkHandle {
   /// REQUIRES: 0 <= layer < format().num_layers
   void AskForLayer(int32_t layer) const;
 
-  /// The KV of one layer, ready to be read, valid as long as this handle. For an entry in host memory it returns at once; for
-  /// one from a slower tier it waits until the layer has arrived.
+  /// The KV of one layer, ready to be read, valid as long as this handle. For an entry in host memory it
+  /// returns at once; for one from a slower tier it waits until the layer has arrived.
   /// kInvalidArgument: no such layer. kDeadlineExceeded: it has not arrived by `deadline`. kDataLoss: it
   /// can't be read, and from now on lookups miss this entry.
   absl::StatusOr<LayerKv> AcquireLayer(int32_t layer, absl::Time deadline = absl::InfiniteFuture()) const;
@@ -75,8 +75,8 @@ class ChunkHandle {
   Tier tier_;
 };
 
-/// The duty to compute a missing chunk. While it lives, others that ask for the chunk get BeingComputed. If it is destroyed
-/// without Commit, the next one that asks gets the duty.
+/// The duty to compute a missing chunk. While it lives, others that ask for the chunk get BeingComputed. If
+/// it is destroyed without Commit, the next one that asks gets the duty.
 class Reservation {
  public:
   /// For the store.
@@ -86,8 +86,8 @@ class Reservation {
   Reservation& operator=(Reservation&& other) noexcept;
   ~Reservation();
 
-  /// Calls ChunkStore::Insert with the reserved address. Afterwards, whatever the outcome, the duty is over, and
-  /// only destruction is allowed. kFailedPrecondition: it was over already.
+  /// Calls ChunkStore::Insert with the reserved address. Afterwards, whatever the outcome, the duty is over,
+  /// and only destruction is allowed. kFailedPrecondition: it was over already.
   absl::StatusOr<ChunkHandle> Commit(std::unique_ptr<ChunkKv> kv, const InsertOptions& options);
 
  private:
@@ -95,9 +95,9 @@ class Reservation {
   ChunkAddress address_;
 };
 
-/// Another caller has the duty to compute this chunk. There is no notification when it is there, and no thread waits
-/// for it: a caller that works on several prompts in turn asks LookupOrReserve again in the prompt's next turn,
-/// and then gets the entry, or the duty if the other caller gave up.
+/// Another caller has the duty to compute this chunk. There is no notification when it is there, and no
+/// thread waits for it: a caller that works on several prompts in turn asks LookupOrReserve again in the
+/// prompt's next turn, and then gets the entry, or the duty if the other caller gave up.
 struct BeingComputed {};
 
 /// What LookupOrReserve returns.

@@ -1,4 +1,5 @@
-// Which entries host memory holds, how many bytes they take, and which is evicted first. Private to this folder.
+// Which entries host memory holds, how many bytes they take, and which is evicted first. Private to this
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,8 @@
 namespace kvblend::store::internal {
 
 /// Entries by key, by content and by namespace; their bytes, which never exceed the budget; the order in
-/// which idle ones are evicted. Knows nothing of lower tiers, nor of the contents of entries. Not thread-safe.
+/// which idle ones are evicted. Knows nothing of lower tiers, nor of the contents of entries. Not
+/// thread-safe.
 class ChunkIndex {
  public:
   struct Limits {
@@ -65,7 +67,8 @@ class ChunkIndex {
   /// first. kResourceExhausted, with nothing changed: it does not fit beside what is pinned or in use, or is
   /// pinned and over the limit of pinned bytes; names the bytes. REQUIRES: the key is not there.
   absl::Status Add(std::unique_ptr<Entry>& entry, Removed& evicted);
-  /// Erases an entry: no lookup finds it any more, and it is freed once the last handle has gone. REQUIRES: resident.
+  /// Erases an entry: no lookup finds it any more, and it is freed once the last handle has gone. REQUIRES:
+  /// resident.
   void Erase(Entry* entry, Removed& removed);
   void AddHandle(Entry* entry);
   void DropHandle(Entry* entry, Removed& removed);
@@ -75,7 +78,8 @@ class ChunkIndex {
   absl::Status CheckPinLimit(int64_t bytes) const;
   /// Sets NamespaceQuotas::bytes; evicts idle entries of namespaces that have more.
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted);
-  /// Whether `bytes` fit into the namespace's quota beside `kept` bytes that stay. kResourceExhausted naming the quota.
+  /// Whether `bytes` fit into the namespace's quota beside `kept` bytes that stay. kResourceExhausted naming
+  /// the quota.
   absl::Status CheckNamespace(const std::string& tenant_namespace, int64_t bytes, int64_t kept) const;
 
  private:

@@ -12,9 +12,9 @@
 
 namespace kvblend::store {
 
-/// An entry that was opened can still be read when its file is gone. To keep a copy of an entry, begin a Watch before opening it,
-/// and ask the Watch before keeping the copy; otherwise an erasure in between would be undone. Thread-safe; must outlive its
-/// scopes and watches.
+/// An entry that was opened can still be read when its file is gone. To keep a copy of an entry, begin a
+/// Watch before opening it, and ask the Watch before keeping the copy; otherwise an erasure in between would
+/// be undone. Thread-safe; must outlive its scopes and watches.
 class Erasures {
  public:
   /// While it lives, the erasure of one key is under way.

@@ -38,8 +38,8 @@ struct ReadPriority {
 
 using ReadId = uint64_t;
 
-/// An entry open for reading. It can be read even if its tier evicts or erases it meanwhile. Thread-safe; the tier must
-/// outlive it.
+/// An entry open for reading. It can be read even if its tier evicts or erases it meanwhile. Thread-safe; the
+/// tier must outlive it.
 class LowerTierEntry {
  public:
   virtual ~LowerTierEntry() = default;
@@ -52,8 +52,8 @@ class LowerTierEntry {
   /// Whether an operator had pinned it when it was opened.
   virtual bool pinned() const = 0;
 
-  /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment. They must stay until
-  /// `done` is called.
+  /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment. They
+  /// must stay until `done` is called.
   ///
   /// `done` is called exactly once, on a thread of the tier with no lock held: OK when the layer's checksums
   /// matched; kCancelled; kDataLoss or another error when the layer could not be read. After any error the
@@ -82,8 +82,8 @@ class LowerTier {
   virtual ~LowerTier() = default;
 
   virtual Tier tier() const = 0;
-  /// Whether entries stay until they are erased or room is needed. In other tiers they may also go when another machine
-  /// restarts, or after some time.
+  /// Whether entries stay until they are erased or room is needed. In other tiers they may also go when
+  /// another machine restarts, or after some time.
   virtual bool durable() const = 0;
 
   /// Stores an entry, whole or not at all; OK at once when it is already there. Blocks.
@@ -100,11 +100,12 @@ class LowerTier {
   virtual std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
                                                                  absl::Time deadline) const = 0;
 
-  /// Whether the entry is there already, so that Put would store nothing new. Answers at once from what this process knows: for a
-  /// tier across the network the answer may be wrong either way.
+  /// Whether the entry is there already, so that Put would store nothing new. Answers at once from what this
+  /// process knows: for a tier across the network the answer may be wrong either way.
   virtual bool Contains(const ChunkKey& key) const = 0;
-  /// Looks whether an entry that Contains tells of is there still, for whoever relies on it and does not read it; what is gone is
-  /// not contained any more. May block as OpenEntries does. A tier that need not look does nothing.
+  /// Looks whether an entry that Contains tells of is there still, for whoever relies on it and does not read
+  /// it; what is gone is not contained any more. May block as OpenEntries does. A tier that need not look
+  /// does nothing.
   virtual void ForgetIfGone(const ChunkKey& /*key*/) {}
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
   /// The first `limit` entries after `after`; none where they can't be listed.
@@ -113,8 +114,8 @@ class LowerTier {
 
   /// Erases an entry; returns whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound: no such entry, or
-  /// the tier cannot pin.
+  /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound:
+  /// no such entry, or the tier cannot pin.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
 
   /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.

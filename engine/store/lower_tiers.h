@@ -65,8 +65,8 @@ class LowerTiers {
              const LowerTier::PutOptions& options);
   /// Has the durable tier look whether this entry is there still: Write queues it if somebody has removed it.
   void ForgetIfGone(const ChunkKey& key);
-  /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for that too. If the tier
-  /// refuses or fails, the log says so.
+  /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for
+  /// that too. If the tier refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);
   /// Drops the queued entries for which `unwanted` is true; waits for those that are being written.
   void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);

@@ -19,13 +19,13 @@ struct ReadRate {
   bool recent = true;  // something was read within ReadMeter::kTrusted
 };
 
-/// Bytes per second, counting only time in which the tier had at least one read to do. Reads that overlap share that time. So the
-/// rate is that of a prompt whose layers are asked for one after the other. Checking what was read is part of the
-/// time. Thread-safe.
+/// Bytes per second, counting only time in which the tier had at least one read to do. Reads that overlap
+/// share that time. So the rate is that of a prompt whose layers are asked for one after the other. Checking
+/// what was read is part of the time. Thread-safe.
 class ReadMeter {
  public:
-  /// After so long without a read, the next one makes the meter forget what it measured before. So a tier that is no longer read
-  /// because it was slow gets another chance.
+  /// After so long without a read, the next one makes the meter forget what it measured before. So a tier
+  /// that is no longer read because it was slow gets another chance.
   static constexpr absl::Duration kTrusted = absl::Minutes(1);
 
   /// `now`: thread-safe.

@@ -1,5 +1,6 @@
-// A board on which servers that share chunks (replicas) leave messages for each other: each server a note of a fixed size, and
-// larger parts that belong to the note. To the board these are just bytes. Implemented by engine/store/redis.
+// A board on which servers that share chunks (replicas) leave messages for each other: each server a note of
+// a fixed size, and larger parts that belong to the note. To the board these are just bytes. Implemented by
+// engine/store/redis.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@
 
 namespace kvblend::store {
 
-/// Thread-safe. Calls may block until the network times out, so threads that serve requests should not make them.
+/// Thread-safe. Calls may block until the network times out, so threads that serve requests should not make
+/// them.
 class ReplicaBoard {
  public:
   /// Replicas of one space find each other. Both are lower-case hexadecimal digits.
@@ -30,9 +32,9 @@ class ReplicaBoard {
 
   virtual ~ReplicaBoard() = default;
 
-  // Each of these replaces what was there before, and expires after `ttl`, in whole seconds and at least one. Write the parts
-  // first, because others find them by the note. kResourceExhausted: too large, or there is no memory. kUnavailable: it does not
-  // work now.
+  // Each of these replaces what was there before, and expires after `ttl`, in whole seconds and at least one.
+  // Write the parts first, because others find them by the note. kResourceExhausted: too large, or there is
+  // no memory. kUnavailable: it does not work now.
   virtual absl::Status PutPart(const Place& place, int32_t part, std::string_view bytes,
                                absl::Duration ttl) = 0;
   virtual absl::Status PutNote(const Place& place, std::string_view bytes, absl::Duration ttl) = 0;

@@ -20,8 +20,8 @@
 
 namespace kvblend::store {
 
-/// One thread and a queue bounded in bytes. What does not fit into the queue is not written, which only costs a
-/// later miss. Thread-safe.
+/// One thread and a queue bounded in bytes. What does not fit into the queue is not written, which only costs
+/// a later miss. Thread-safe.
 class WriteBehind {
  public:
   struct Stats {

@@ -8,8 +8,8 @@
 namespace kvblend::text {
 namespace {
 
-// The letters of unicode_ranges.inc: upper, lower and other letters, marks, numbers, punctuation, symbols, white space,
-// and upper and lower case in turn.
+// The letters of unicode_ranges.inc: upper, lower and other letters, marks, numbers, punctuation, symbols,
+// white space, and upper and lower case in turn.
 enum class RangeClass : uint8_t { U, L, O, M, N, P, S, W, A };
 
 struct ClassRange {

@@ -42,13 +42,14 @@ extern const std::array<CharClass, 128> kAsciiClasses;
 /// ClassOf of what is not ASCII.
 CharClass ClassBeyondAscii(uint32_t code_point);
 
-/// Class of a code point by Unicode 16.0; kOther for what is not assigned there. Inline, as tokenizers call it for every character.
+/// Class of a code point by Unicode 16.0; kOther for what is not assigned there. Inline, as tokenizers call
+/// it for every character.
 inline CharClass ClassOf(uint32_t code_point) {
   return code_point < kAsciiClasses.size() ? kAsciiClasses[code_point] : ClassBeyondAscii(code_point);
 }
 
-/// `text` without the characters of class kSpace at that end, which is what tokens with 'rstrip' and 'lstrip' take from
-/// their neighbours. Python's str.strip() takes U+001C to U+001F as well. REQUIRES: valid UTF-8.
+/// `text` without the characters of class kSpace at that end, which is what tokens with 'rstrip' and 'lstrip'
+/// take from their neighbours. Python's str.strip() takes U+001C to U+001F as well. REQUIRES: valid UTF-8.
 std::string_view WithoutSpaceInFront(std::string_view text);
 std::string_view WithoutSpaceAtEnd(std::string_view text);
 

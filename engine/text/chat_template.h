@@ -54,9 +54,9 @@ class ChatTemplate {
 
   /// The prompt up to the first chunk. An empty system text makes no system block, except where a model's own
   /// template puts one in. Some formats drop whitespace around texts: then that at the ends of the system
-  /// text and of turns, at the beginning of the lead-in and at the end of the question. A user's turn with parts has
-  /// the tokens that it had when it was the last one, chunks and question included, so that their KV is found again.
-  /// kInvalidArgument, naming system_text or the turn: what the format does not allow.
+  /// text and of turns, at the beginning of the lead-in and at the end of the question. A user's turn with
+  /// parts has the tokens that it had when it was the last one, chunks and question included, so that their
+  /// KV is found again. kInvalidArgument, naming system_text or the turn: what the format does not allow.
   absl::StatusOr<Opening> Open(std::string_view system_text, std::span<const ChatTurn> history,
                                std::string_view lead_in) const;
   /// The question, the end of the user's turn and the opening of the assistant's. `position` is where the

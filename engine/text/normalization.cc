@@ -32,8 +32,8 @@ bool IsLeftAlone(uint32_t code_point) {
   return range != kLeftAlone.end() && code_point >= range->first;
 }
 
-// Marks that follow each other, in canonical order (UAX #15, D109). utf8proc_decompose would swap neighbours until none is out
-// of order, which takes a text of nothing but marks the square of its length.
+// Marks that follow each other, in canonical order (UAX #15, D109). utf8proc_decompose would swap neighbours
+// until none is out of order, which takes a text of nothing but marks the square of its length.
 void OrderMarks(std::vector<utf8proc_int32_t>& code_points) {
   const auto combining_class = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
   const auto is_mark = [&](utf8proc_int32_t c) { return combining_class(c) != 0; };

@@ -14,7 +14,8 @@
 
 namespace kvblend::text {
 
-/// Immutable once filled; safe from any thread. Texts are in plain form: a space where the vocabulary has U+2581.
+/// Immutable once filled; safe from any thread. Texts are in plain form: a space where the vocabulary has
+/// U+2581.
 class Pieces {
  public:
   struct Piece {
@@ -38,12 +39,12 @@ class Pieces {
   /// The length of the longest piece, in bytes.
   size_t longest() const { return longest_; }
   std::optional<TokenId> unknown() const { return unknown_; }
-  /// Whether no piece has a space behind another character that ends in `byte`: then no merge joins what such a space
-  /// divides. Gemma 3 has one that does, ">\u2581</".
+  /// Whether no piece has a space behind another character that ends in `byte`: then no merge joins what such
+  /// a space divides. Gemma 3 has one that does, ">\u2581</".
   bool SpaceDividesAfter(char byte) const { return !before_space_[static_cast<uint8_t>(byte)]; }
 
-  /// What stands for a character that is no piece: the tokens of its bytes; where one of these is missing, the
-  /// unknown token; nothing where that is missing as well.
+  /// What stands for a character that is no piece: the tokens of its bytes; where one of these is missing,
+  /// the unknown token; nothing where that is missing as well.
   void AppendCharacter(std::string_view character, std::vector<TokenId>* output) const;
 
  private:

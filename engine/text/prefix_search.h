@@ -27,8 +27,9 @@ class PrefixSearch {
 
   bool empty() const { return entries_.empty(); }
 
-  /// Calls body(entry) for the entries that `text`, not empty, begins with, the shortest first; of several with the
-  /// same text for the one that was added first. Takes a binary search for every byte that entries go on with.
+  /// Calls body(entry) for the entries that `text`, not empty, begins with, the shortest first; of several
+  /// with the same text for the one that was added first. Takes a binary search for every byte that entries
+  /// go on with.
   template <typename Body>
   void ForEach(std::string_view text, const Body& body) const {
     // Entries that share the first `length` bytes of `text` are neighbours; those that end there come first.

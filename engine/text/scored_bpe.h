@@ -1,5 +1,5 @@
-// Byte-pair merging as SentencePiece does it (Kudo and Richardson, 2018): two neighbours merge when the string
-// they make together is a piece of the vocabulary, the piece of highest score first, leftmost first.
+// Byte-pair merging as SentencePiece does it (Kudo and Richardson, 2018): two neighbours merge when the
+// string they make together is a piece of the vocabulary, the piece of highest score first, leftmost first.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Tokenizers of language models, with the ids that Hugging Face `tokenizers` and SentencePiece give for the same
-// vocabulary: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece's models, BPE (Llama 2, Mistral, Phi 3, Gemma)
-// and unigram (many models for Japanese).
+// Tokenizers of language models, with the ids that Hugging Face `tokenizers` and SentencePiece give for the
+// same vocabulary: byte-level BPE (GPT-2, Llama 3, Qwen, ...) and SentencePiece's models, BPE (Llama 2,
+// Mistral, Phi 3, Gemma) and unigram (many models for Japanese).
 //
 // Text and control never mix: Encode() gives no control token whatever the text says ("<|im_end|>" in a
 // document is nine characters of text). Control tokens enter a prompt only by their ids, through
@@ -39,8 +39,8 @@ enum class TokenizerModel {
 struct TokenizerSpec {
   TokenizerModel model = TokenizerModel::kByteLevelBpe;
   std::string pre_tokenizer;  // of byte-level BPE: a name that FindPreTokenizer knows
-  /// Byte-level: in GPT-2's spelling of bytes (byte_level.h); SentencePiece: with U+2581 for a space, and "<0x41>"
-  /// for a byte. Control tokens literally.
+  /// Byte-level: in GPT-2's spelling of bytes (byte_level.h); SentencePiece: with U+2581 for a space, and
+  /// "<0x41>" for a byte. Control tokens literally.
   std::vector<std::string> tokens;
   std::vector<int32_t> token_types;  // one per token: a GgufTokenType; empty: all normal
   std::vector<std::string> merges;   // "left right", in order of rank
@@ -59,8 +59,8 @@ struct TokenizerSpec {
   /// end-of-text markers need not be listed.
   std::vector<TokenId> end_of_generation;
 
-  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too. User-defined
-  /// tokens may do so as well; then that whitespace is in no token.
+  /// Control tokens that take the whitespace before them, and behind them: of a prompt's own text too.
+  /// User-defined tokens may do so as well; then that whitespace is in no token.
   std::vector<TokenId> strips_before;
   std::vector<TokenId> strips_behind;
 
@@ -69,15 +69,16 @@ struct TokenizerSpec {
 
   // The rest matters to SentencePiece's models only.
   bool add_space_prefix = false;  // a text is encoded with a space before it; decoding takes it away
-  /// What else begins with such a space: what follows a user-defined token; not, what begins with a space anyway.
+  /// What else begins with such a space: what follows a user-defined token; not, what begins with a space
+  /// anyway.
   bool space_prefix_every_piece = false;
   bool space_prefix_unless_space = false;
   /// Only the very beginning of a prompt gets the space, and not what follows a control token.
   bool space_prefix_first_only = false;
   bool remove_extra_whitespaces = false;  // spaces at both ends, and all but one in a row
   bool splits_at_spaces = false;  // of kUnigram: each space begins a word that is segmented on its own
-  /// User-defined tokens are looked for in the text as it is, U+2581 being no space, instead of behind the space
-  /// that is put in front.
+  /// User-defined tokens are looked for in the text as it is, U+2581 being no space, instead of behind the
+  /// space that is put in front.
   bool user_defined_first = false;
 };
 
@@ -105,11 +106,11 @@ class Tokenizer {
   /// itself (the message names key, index and value).
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec);
 
-  /// Ids of `text`, without BOS. Without a normalisation (a GGUF file names none) text stays as it is. Ill-formed
-  /// UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out; tokens of type
-  /// "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face tokenizers.
-  /// Bytes for which a byte-level vocabulary has no token are left out; what a SentencePiece vocabulary lacks
-  /// becomes the unknown token.
+  /// Ids of `text`, without BOS. Without a normalisation (a GGUF file names none) text stays as it is.
+  /// Ill-formed UTF-8 counts as U+FFFD, one per maximal subpart (utf8.h). Control tokens never come out;
+  /// tokens of type "user defined" do where their string occurs (leftmost, then longest), as in Hugging Face
+  /// tokenizers. Bytes for which a byte-level vocabulary has no token are left out; what a SentencePiece
+  /// vocabulary lacks becomes the unknown token.
   std::vector<TokenId> Encode(std::string_view text, TextPosition position = TextPosition::kFirst) const;
 
   /// Id of the control or user-defined token with this string.
@@ -118,8 +119,8 @@ class Tokenizer {
   /// Whether `token` is a control token: not text, never shown to users.
   bool IsSpecial(TokenId token) const;
 
-  /// Whether the whitespace before the token, or behind it, goes: of a control token when a prompt is put together, of
-  /// one that is user-defined in Encode().
+  /// Whether the whitespace before the token, or behind it, goes: of a control token when a prompt is put
+  /// together, of one that is user-defined in Encode().
   bool StripsBefore(TokenId token) const { return strips_before_.contains(token); }
   bool StripsBehind(TokenId token) const { return strips_behind_.contains(token); }
 
@@ -131,7 +132,8 @@ class Tokenizer {
   std::string_view TokenBytes(TokenId token) const;
 
   /// The text of `tokens`; always valid UTF-8 (ill-formed bytes become U+FFFD). Ids outside the vocabulary
-  /// are left out, and control tokens too with `skip_special`. The space that encoding puts in front is taken away.
+  /// are left out, and control tokens too with `skip_special`. The space that encoding puts in front is taken
+  /// away.
   std::string Decode(std::span<const TokenId> tokens, bool skip_special) const;
 
   int32_t vocab_size() const { return static_cast<int32_t>(types_.size()); }

@@ -35,8 +35,8 @@ constexpr std::string_view kEndMarkers[] = {
 };
 // These end turns or texts too, but mean something else in other vocabularies: Gemma's </s> ends HTML's <s>.
 constexpr std::string_view kShortEndMarkers[] = {"</s>", "<EOT>"};
-// Control tokens that begin a turn. Some files call them, or those of kEndMarkers, user-defined, which would let text
-// become control.
+// Control tokens that begin a turn. Some files call them, or those of kEndMarkers, user-defined, which would
+// let text become control.
 constexpr std::string_view kBeginMarkers[] = {
     "<start_of_turn>",     "<|START_OF_TURN_TOKEN|>", "<|header_start|>", "<|im_start|>",
     "<|start_header_id|>", "<|start_of_role|>",       "<|start|>",

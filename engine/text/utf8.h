@@ -40,8 +40,8 @@ std::optional<size_t> FirstInvalidUtf8(std::string_view text);
 /// `text` is left out. Returns how many bytes of `text` were consumed.
 size_t AppendReplacingInvalidUtf8(std::string_view text, bool keep_incomplete, std::string* output);
 
-/// The beginning of `text`, of at most `max_bytes` before that replacement, for metrics, messages and tables: control
-/// characters and line breaks become spaces.
+/// The beginning of `text`, of at most `max_bytes` before that replacement, for metrics, messages and tables:
+/// control characters and line breaks become spaces.
 std::string ShownOnOneLine(std::string_view text, size_t max_bytes);
 
 }  // namespace kvblend::text

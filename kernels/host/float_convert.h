@@ -3,8 +3,8 @@
 // and keeps subnormals. E4M3 likewise, whose largest value takes the place of infinity
 // (kernels/kv_section.h).
 //
-// What is called for every element is always inlined: without, a test compiled without optimisation may be where the linker
-// takes the one copy from that the reference backend then calls, and is slow with.
+// What is called for every element is always inlined: without, a test compiled without optimisation may be
+// where the linker takes the one copy from that the reference backend then calls, and is slow with.
 #pragma once
 
 #include <algorithm>

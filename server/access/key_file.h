@@ -2,7 +2,8 @@
 //
 //   {"tenant": "acme", "key_sha256": "9f86d0...", "namespace": "acme", "requests_per_minute": 600}
 //
-// The file holds hashes only. Keys are 256 random bits, so a plain SHA-256 is as good as a slow hash. Stateless, thread-safe.
+// The file holds hashes only. Keys are 256 random bits, so a plain SHA-256 is as good as a slow hash.
+// Stateless, thread-safe.
 #pragma once
 
 #include <array>
@@ -47,11 +48,13 @@ bool IsAbove(Priority a, Priority b);
 /// SHA-256.
 KeyHash HashKey(std::string_view key);
 
-/// Reads a whole file. Lines that are empty or begin with '#' are skipped. kInvalidArgument naming the line: fields that are
-/// unknown or of the wrong type, a key twice, a tenant with two settings, a namespace of two tenants, no key at all.
+/// Reads a whole file. Lines that are empty or begin with '#' are skipped. kInvalidArgument naming the line:
+/// fields that are unknown or of the wrong type, a key twice, a tenant with two settings, a namespace of two
+/// tenants, no key at all.
 absl::StatusOr<std::vector<KeyEntry>> ParseKeyFile(std::string_view text);
 
-/// A new key, from the system's random numbers, and the line for the file. kInvalidArgument for names that are too long.
+/// A new key, from the system's random numbers, and the line for the file. kInvalidArgument for names that
+/// are too long.
 struct NewKey {
   std::string key;
   std::string line;

@@ -20,21 +20,23 @@
 
 namespace kvblend::server {
 
-/// Thread-safe. The file is read again within a second when it changes. Calls that were admitted go on, whatever becomes
-/// of their key.
+/// Thread-safe. The file is read again within a second when it changes. Calls that were admitted go on,
+/// whatever becomes of their key.
 class KeyedAccess : public Access {
  public:
-  /// Told, at the beginning and after every change, how many bytes namespaces may store; those that it does not name have no
-  /// limit. One call at a time.
+  /// Told, at the beginning and after every change, how many bytes namespaces may store; those that it does
+  /// not name have no limit. One call at a time.
   using StoreLimits = std::function<void(const std::map<std::string, int64_t>& bytes)>;
 
-  /// `calls`, and what `store_limits` uses, must outlive it. kInvalidArgument naming the file and what is wrong with it.
+  /// `calls`, and what `store_limits` uses, must outlive it. kInvalidArgument naming the file and what is
+  /// wrong with it.
   static absl::StatusOr<std::unique_ptr<KeyedAccess>> Open(const std::string& path, Calls* calls,
                                                            StoreLimits store_limits = nullptr);
 
   absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) override;
 
-  /// By name, of the tenants that the file has now. Who is taken out of the file and comes back goes on from where it was.
+  /// By name, of the tenants that the file has now. Who is taken out of the file and comes back goes on from
+  /// where it was.
   std::map<std::string, TenantUse> Use() const;
 
  private:

@@ -20,9 +20,10 @@ struct TenantUse {
   int64_t refused_for_concurrent = 0;       // concurrent_requests
 };
 
-/// A token bucket for each rate: a minute's worth can be used at once, and comes back evenly. Computed tokens are known only
-/// afterwards. Until then calls that compute hold an estimate, so that those that begin together do not all find the bucket
-/// as it was before any of them; what a call took beyond that is paid by the next ones. Thread-safe.
+/// A token bucket for each rate: a minute's worth can be used at once, and comes back evenly. Computed tokens
+/// are known only afterwards. Until then calls that compute hold an estimate, so that those that begin
+/// together do not all find the bucket as it was before any of them; what a call took beyond that is paid by
+/// the next ones. Thread-safe.
 class Quota {
  public:
   /// What a call holds of the limits. Its quota reads and changes it, nobody else.
@@ -45,10 +46,11 @@ class Quota {
 
   /// Takes one of the places of calls at once, until End. kResourceExhausted as TakeRequest.
   absl::Status Begin(Hold* hold);
-  /// The same for a call that will compute about so many tokens, until EndComputing. While others compute, its estimate must
-  /// fit beside what they used and hold; alone it may be as large as it likes.
+  /// The same for a call that will compute about so many tokens, until EndComputing. While others compute,
+  /// its estimate must fit beside what they used and hold; alone it may be as large as it likes.
   absl::Status BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold);
-  /// Nothing more will be computed; the place stays taken. Once more changes nothing, nor does it for a call that never began.
+  /// Nothing more will be computed; the place stays taken. Once more changes nothing, nor does it for a call
+  /// that never began.
   void EndComputing(Hold* hold);
   /// The call is over, its place is free. As EndComputing, and once more changes nothing.
   void End(Hold* hold);

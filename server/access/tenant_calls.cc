@@ -35,7 +35,8 @@ int64_t ComputedTokens(const v1::PutChunkProgress& progress) {
   return progress.already_present() ? 0 : progress.num_tokens();
 }
 
-/// A guess, which costs nothing: only the engine's tokenizer knows. English has a token for four bytes or more.
+/// A guess, which costs nothing: only the engine's tokenizer knows. English has a token for four bytes or
+/// more.
 int64_t TokensOf(const std::string& text) { return static_cast<int64_t>(text.size() + 3) / 4; }
 
 template <typename Texts>

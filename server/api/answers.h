@@ -18,8 +18,8 @@ namespace kvblend::server {
 
 HttpResponse JsonResponse(std::string body);
 
-/// kInvalidArgument for a query with a name that is not among `names`, as whoever writes ?namespace= means it, or with a value that is not
-/// UTF-8.
+/// kInvalidArgument for a query with a name that is not among `names`, as whoever writes ?namespace= means
+/// it, or with a value that is not UTF-8.
 absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::string_view> names);
 
 /// The error of a call, with Retry-After where trying again helps.
@@ -47,7 +47,8 @@ class ModelCard {
   Card card_ ABSL_GUARDED_BY(mutex_);
 };
 
-/// A handler whose calls belong to a trace: their answers have the header traceresponse, and TraceOf tells of it.
+/// A handler whose calls belong to a trace: their answers have the header traceresponse, and TraceOf tells of
+/// it.
 HttpHandler Traced(const Tracer* tracer, HttpHandler handler);
 /// The trace of a request in a traced handler.
 TraceContext TraceOf(const HttpRequest& request);

@@ -1,4 +1,5 @@
-// The HTTP API: OpenAI's paths, Cohere's, those of the chunk store, and the page at /ui. docs/http-api.md documents it.
+// The HTTP API: OpenAI's paths, Cohere's, those of the chunk store, and the page at /ui. docs/http-api.md
+// documents it.
 #pragma once
 
 #include <string>

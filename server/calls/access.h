@@ -1,4 +1,5 @@
-// Who may make which calls. The transports ask at the beginning of each call, and make the call on the Calls that they get.
+// Who may make which calls. The transports ask at the beginning of each call, and make the call on the Calls
+// that they get.
 #pragma once
 
 #include <memory>
@@ -14,8 +15,9 @@ class Access {
  public:
   virtual ~Access() = default;
 
-  /// The calls that `authorization` allows, which is a header's value such as "Bearer KEY", or empty. They are for one call, and
-  /// valid as long as they are held. kUnauthenticated: no such key. kResourceExhausted: its tenant has called too often.
+  /// The calls that `authorization` allows, which is a header's value such as "Bearer KEY", or empty. They
+  /// are for one call, and valid as long as they are held. kUnauthenticated: no such key. kResourceExhausted:
+  /// its tenant has called too often.
   virtual absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) = 0;
 };
 

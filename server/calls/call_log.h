@@ -22,8 +22,8 @@ class CallLog {
   /// What carries the call; the metrics count them apart.
   enum class Transport : uint8_t { kGrpc, kHttp };
 
-  /// `service` and `method` must outlive this object, `metrics` and `tracer` (null: no timelines are kept) as well. `context`:
-  /// BeginCall's.
+  /// `service` and `method` must outlive this object, `metrics` and `tracer` (null: no timelines are kept) as
+  /// well. `context`: BeginCall's.
   CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service, const char* method,
           std::string peer, TraceContext context);
 
@@ -37,9 +37,9 @@ class CallLog {
   void Note(const v1::PutChunkProgress& progress);
 
   /// To be called once. OK and the client's own doing (its cancellation, its deadline) at info, what the
-  /// server could not do at error, bad requests and overload at warning. The line goes to the logger named kStructuredLog as
-  /// the members of a JSON object where there is one, else to the default logger as text. Of errors it has LoggedMessage, for
-  /// texts of requests are not logged.
+  /// server could not do at error, bad requests and overload at warning. The line goes to the logger named
+  /// kStructuredLog as the members of a JSON object where there is one, else to the default logger as text.
+  /// Of errors it has LoggedMessage, for texts of requests are not logged.
   void End(const absl::Status& status);
 
  private:

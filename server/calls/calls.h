@@ -22,7 +22,8 @@ struct CallerContext {
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<RequestTrace> trace =
       nullptr;  // where Generate and Score note what their time goes to; null: nowhere
-  /// Whether nobody waits for the answer any more. Asked meanwhile by Split, which takes long and has no handle. Empty: somebody does.
+  /// Whether nobody waits for the answer any more. Asked meanwhile by Split, which takes long and has no
+  /// handle. Empty: somebody does.
   std::function<bool()> gone = nullptr;
 };
 
@@ -34,8 +35,8 @@ class EventSink {
   virtual ~EventSink() = default;
   virtual void OnEvent(const Event& event) = 0;
   virtual void OnDone(const absl::Status& status) = 0;
-  /// Called at most once, before anything else. Keeps `kept` until all events have left the server, and drops it right before the
-  /// caller is told of the end. Sinks whose events are not queued drop it at once.
+  /// Called at most once, before anything else. Keeps `kept` until all events have left the server, and drops
+  /// it right before the caller is told of the end. Sinks whose events are not queued drop it at once.
   virtual void KeepUntilSent(std::shared_ptr<void> kept) { kept = nullptr; }
 };
 

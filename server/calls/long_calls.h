@@ -1,4 +1,5 @@
-// Calls that compute in the thread that answers them, as splitting a document does, beside answers that are being computed.
+// Calls that compute in the thread that answers them, as splitting a document does, beside answers that are
+// being computed.
 #pragma once
 
 #include <sys/resource.h>
@@ -7,8 +8,9 @@
 
 namespace kvblend::server {
 
-/// To be called by threads that do nothing else: from then on a processor that others have use for is theirs for nine tenths of the time.
-/// Eight documents split at once made answers take ten times as long on two processors.
+/// To be called by threads that do nothing else: from then on a processor that others have use for is theirs
+/// for nine tenths of the time. Eight documents split at once made answers take ten times as long on two
+/// processors.
 inline void YieldToAnswers() {
   static constexpr int kNice = 10, kNicest = 19;
   // On Linux a priority belongs to a thread. It can't be raised again, so it is lowered once.

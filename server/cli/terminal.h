@@ -62,13 +62,15 @@ class ProgressBar {
   absl::Time last_drawn_ = absl::InfinitePast();
 };
 
-/// For a cell of a table: control characters, which others may have put into a name, as "\x1b"; the rest as it is.
+/// For a cell of a table: control characters, which others may have put into a name, as "\x1b"; the rest as
+/// it is.
 std::string OnOneLine(std::string_view text);
 /// "532 KiB", "1.4 GiB".
 std::string HumanBytes(int64_t bytes);
 /// "0.8 ms", "132 ms", "2.41 s", "3 min 20 s".
 std::string HumanSeconds(double seconds);
-/// "0.025", "7.58", "65100": three digits that say something, more only before the point, and never an exponent.
+/// "0.025", "7.58", "65100": three digits that say something, more only before the point, and never an
+/// exponent.
 std::string HumanNumber(double value);
 
 }  // namespace kvblend::server::cli

@@ -54,8 +54,9 @@ std::vector<Clause> ClausesOf(std::string_view answer) {
 
 using Tokens = google::protobuf::RepeatedPtrField<v1::AttributedToken>;
 
-/// The mean over the tokens that have text in the clause, by document. `first` moves on to the first token that may have text in
-/// this clause or one behind it, so that going through all clauses is going through the tokens once.
+/// The mean over the tokens that have text in the clause, by document. `first` moves on to the first token
+/// that may have text in this clause or one behind it, so that going through all clauses is going through the
+/// tokens once.
 std::map<int32_t, double> AttentionOf(const Clause& clause, const Tokens& tokens, int* first) {
   std::map<int32_t, double> attention;
   while (*first < tokens.size() && tokens[*first].end_byte() <= clause.begin) ++*first;

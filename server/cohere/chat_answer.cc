@@ -44,7 +44,8 @@ int64_t DataBytes(const Source& source) {
   return static_cast<int64_t>(bytes);
 }
 
-/// Turns places in bytes into those in characters, which Cohere's clients count in; each place is at or behind the one before.
+/// Turns places in bytes into those in characters, which Cohere's clients count in; each place is at or
+/// behind the one before.
 class CharacterCount {
  public:
   explicit CharacterCount(std::string_view text) : text_(text) {}

@@ -1,4 +1,5 @@
-// Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events with names.
+// Events of kvblend.v1 -> what /v2/chat answers: one JSON object, or a stream of them as server-sent events
+// with names.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace kvblend::server::cohere {
 
-/// Most bytes of documents in the citations of an answer, each counted as often as it is cited. Sources after that have only their
-/// id, so that an answer is not hundreds of times as long as the documents.
+/// Most bytes of documents in the citations of an answer, each counted as often as it is cited. Sources after
+/// that have only their id, so that an answer is not hundreds of times as long as the documents.
 inline constexpr int64_t kMaxCitedBytes = int64_t{4} << 20;
 
 /// {"id": .., "message": ..}
@@ -27,12 +28,13 @@ class ChatAnswer {
   /// `request` is the one that is answered.
   ChatAnswer(std::string id, const ChatRequest& request);
 
-  /// What citations are looked for in; null: nothing is cited. Its finder is to be made as soon as the request is accepted, and not
-  /// before: what is refused may have a hundred times the words of what has room in a context. Events come on the engine's
-  /// thread, which would have to make it otherwise.
+  /// What citations are looked for in; null: nothing is cited. Its finder is to be made as soon as the
+  /// request is accepted, and not before: what is refused may have a hundred times the words of what has room
+  /// in a context. Events come on the engine's thread, which would have to make it otherwise.
   const std::shared_ptr<CitedDocuments>& documents() const { return documents_; }
 
-  /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and nothing is returned.
+  /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and
+  /// nothing is returned.
   std::string Add(const v1::GenerateEvent& event);
 
   /// What ends a stream that has begun and fails: a message-end with the reason ERROR.

@@ -1,4 +1,5 @@
-// Bodies of POST /v2/chat -> requests of kvblend.v1. docs/http-api.md documents the fields. Stateless, thread-safe, never throws.
+// Bodies of POST /v2/chat -> requests of kvblend.v1. docs/http-api.md documents the fields. Stateless,
+// thread-safe, never throws.
 #pragma once
 
 #include <string>
@@ -28,7 +29,8 @@ struct ChatRequest {
   bool logprobs = false;
 };
 
-/// kInvalidArgument naming field, value and what is allowed. Fields that would change the answer and are not known are errors.
+/// kInvalidArgument naming field, value and what is allowed. Fields that would change the answer and are not
+/// known are errors.
 absl::StatusOr<ChatRequest> ParseChatRequest(std::string_view body);
 
 }  // namespace kvblend::server::cohere

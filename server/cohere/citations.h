@@ -1,12 +1,13 @@
 // Which documents an answer was copied from, part by part.
 //
-// Answers of retrieval quote. Words of the answer that stand in the same order in a document are a citation of it when they are
-// unlikely to be the same by chance: the weight of a run of words is the sum of ln(N / n) / ln(N) over its words, where n is how
-// often the word stands in all documents together and N is how many words these have: 1 for a word that stands there once. A word that the question has too weighs nothing,
-// as an answer repeats its question whatever the documents say.
+// Answers of retrieval quote. Words of the answer that stand in the same order in a document are a citation
+// of it when they are unlikely to be the same by chance: the weight of a run of words is the sum of ln(N / n)
+// / ln(N) over its words, where n is how often the word stands in all documents together and N is how many
+// words these have: 1 for a word that stands there once. A word that the question has too weighs nothing, as
+// an answer repeats its question whatever the documents say.
 //
-// What is matched is text, not tokens: two documents that say the same are both sources. Found is what is quoted, up to the case of ASCII
-// and punctuation; not what is said in other words.
+// What is matched is text, not tokens: two documents that say the same are both sources. Found is what is
+// quoted, up to the case of ASCII and punctuation; not what is said in other words.
 #pragma once
 
 #include <atomic>
@@ -38,14 +39,15 @@ class CitationFinder {
   /// UTF-8, as the model sees them; the longest that are looked at together are 2^31 - 1 words.
   CitationFinder(const std::vector<std::string>& documents, std::string_view question);
 
-  /// In the order of the answer, none overlapping. The time is that of going through the answer once, and for each citation to
-  /// the places where the rarest of its words stands in the documents.
+  /// In the order of the answer, none overlapping. The time is that of going through the answer once, and for
+  /// each citation to the places where the rarest of its words stands in the documents.
   std::vector<Citation> Find(std::string_view answer, double min_weight = kMinCitationWeight) const;
 
  private:
-  // A suffix automaton (Blumer et al., 1985) of the documents read backwards: each state stands for runs of words that follow
-  // upon the same words everywhere.
-  // Nearly all states lead on by one word: the edges of one are a list, and only where there are many of them a table.
+  // A suffix automaton (Blumer et al., 1985) of the documents read backwards: each state stands for runs of
+  // words that follow upon the same words everywhere.
+  // Nearly all states lead on by one word: the edges of one are a list, and only where there are many of them
+  // a table.
   struct State {
     int32_t length = 0;  // of the longest of its runs
     int32_t link = -1;   // to the state of the longest shorter runs
@@ -94,8 +96,8 @@ class CitedDocuments {
   CitedDocuments(std::vector<std::string> documents, std::string question)
       : documents_(std::move(documents)), question_(std::move(question)) {}
 
-  /// The first call takes time in proportion to the documents, tens of milliseconds for 100,000 words; who calls meanwhile
-  /// waits for it.
+  /// The first call takes time in proportion to the documents, tens of milliseconds for 100,000 words; who
+  /// calls meanwhile waits for it.
   const CitationFinder& finder();
   /// For tests: whether it was asked for.
   bool has_finder() const { return has_finder_; }

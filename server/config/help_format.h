@@ -7,7 +7,8 @@
 
 namespace kvblend::server {
 
-/// Groups whose names begin so are the settings of an engine in the command's own process: there are dozens of them, so only
+/// Groups whose names begin so are the settings of an engine in the command's own process: there are dozens
+/// of them, so only
 /// --help-all prints them.
 inline constexpr char kEngineGroups[] = "With --model: ";
 

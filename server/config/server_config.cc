@@ -268,8 +268,8 @@ absl::Status CheckListening(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// What came through the pipe that --config names, such as <(command), as a file: CLI11 opens the path itself, and would wait for a
-// writer.
+// What came through the pipe that --config names, such as <(command), as a file: CLI11 opens the path itself,
+// and would wait for a writer.
 class PipedSettings {
  public:
   // Puts the path of that file in the place of a pipe's. May be asked again.

@@ -1,4 +1,5 @@
-// What values on the command line may be, for both programs: refused as "--n is '0'; allowed: a whole number from 1".
+// What values on the command line may be, for both programs: refused as "--n is '0'; allowed: a whole number
+// from 1".
 #pragma once
 
 #include <CLI/CLI.hpp>

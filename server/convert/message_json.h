@@ -18,8 +18,8 @@ absl::Status ParseJson(std::string_view json, google::protobuf::Message& message
 /// On one line, with every field, whether or not it was set; fields of 64 bits are strings.
 std::string MessageToJson(const google::protobuf::Message& message);
 
-/// The same of what may have a hundred thousand chunks, printed a few at a time: protobuf's printer first makes a tree of all that it
-/// is given, 3 KB for each chunk.
+/// The same of what may have a hundred thousand chunks, printed a few at a time: protobuf's printer first
+/// makes a tree of all that it is given, 3 KB for each chunk.
 std::string SplitToJson(const v1::SplitDocumentResponse& response);
 
 }  // namespace kvblend::server

@@ -13,7 +13,8 @@
 
 namespace kvblend::server {
 
-/// What is wrong with a field's text as UTF-8, as "namespace is not valid UTF-8 at byte 17 of 20; allowed: UTF-8 text"; empty: nothing.
+/// What is wrong with a field's text as UTF-8, as "namespace is not valid UTF-8 at byte 17 of 20; allowed:
+/// UTF-8 text"; empty: nothing.
 std::string Utf8Problem(std::string_view field, std::string_view value);
 
 /// Parses serialized `bytes` into `message`. kInvalidArgument names the first field that is not UTF-8, such

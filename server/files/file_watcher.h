@@ -24,8 +24,8 @@ std::vector<FileState> LookAt(const std::vector<std::string>& paths);
 /// Looks at the files several times a second, in a thread of its own.
 class FileWatcher {
  public:
-  /// `seen` is what LookAt said before the files were read; `changed` is called in the watcher's thread whenever they are others
-  /// than before.
+  /// `seen` is what LookAt said before the files were read; `changed` is called in the watcher's thread
+  /// whenever they are others than before.
   FileWatcher(std::vector<std::string> paths, std::vector<FileState> seen, std::function<void()> changed);
   /// Waits for a call under way.
   ~FileWatcher();

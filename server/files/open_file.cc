@@ -60,7 +60,8 @@ bool HasWriter(int fd) {
   return tee(fd, writer.get(), 1, SPLICE_F_NONBLOCK) != 0;  // 0: it is at its end
 }
 
-/// Returns when there is something to read in the pipe, or its writers have gone; an error when it has had none for so long.
+/// Returns when there is something to read in the pipe, or its writers have gone; an error when it has had
+/// none for so long.
 absl::Status AwaitWriter(int fd, const std::string& path, absl::Duration patience) {
   for (;;) {
     pollfd polled = {.fd = fd, .events = POLLIN, .revents = 0};

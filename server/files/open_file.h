@@ -1,5 +1,5 @@
-// Opening what somebody has named, whatever it turns out to be: nothing here waits for ever, and an error names the path, what is
-// there, and what is allowed.
+// Opening what somebody has named, whatever it turns out to be: nothing here waits for ever, and an error
+// names the path, what is there, and what is allowed.
 #pragma once
 
 #include <sys/types.h>
@@ -25,13 +25,15 @@ enum class Allowed {
   kFileOrStream,  // pipes and devices as well: what a person has named, such as <(command) or /dev/stdin
 };
 
-/// Opens a file that is there, to be read. What it is is asked of the open file, so that nobody can put another in its place meanwhile.
-/// A pipe is opened when there is something in it; one that nobody has opened for writing within `patience` is refused. kNotFound: there is
-/// none; otherwise kInvalidArgument. Messages end with what is allowed.
+/// Opens a file that is there, to be read. What it is is asked of the open file, so that nobody can put
+/// another in its place meanwhile. A pipe is opened when there is something in it; one that nobody has opened
+/// for writing within `patience` is refused. kNotFound: there is none; otherwise kInvalidArgument. Messages
+/// end with what is allowed.
 absl::StatusOr<Descriptor> OpenToRead(const std::string& path, Allowed allowed,
                                       absl::Duration patience = kPipePatience);
 
-/// What is left in `file`, which `path` names. kInvalidArgument: it can't be read, or there is more than that.
+/// What is left in `file`, which `path` names. kInvalidArgument: it can't be read, or there is more than
+/// that.
 absl::StatusOr<std::string> ReadRest(const Descriptor& file, const std::string& path,
                                      int64_t max_bytes = std::numeric_limits<int64_t>::max());
 
@@ -43,23 +45,27 @@ absl::StatusOr<std::string> ReadNamed(const std::string& path, Allowed allowed,
                                       int64_t max_bytes = std::numeric_limits<int64_t>::max(),
                                       absl::Duration patience = kPipePatience);
 
-/// The first line of a file, pipe or device, without what ends it; all of it where it is one line. Reads no further, since whoever writes
-/// into a pipe may leave it open. kInvalidArgument also where the line has more than `max_bytes`, of which `what` tells what is allowed.
+/// The first line of a file, pipe or device, without what ends it; all of it where it is one line. Reads no
+/// further, since whoever writes into a pipe may leave it open. kInvalidArgument also where the line has more
+/// than `max_bytes`, of which `what` tells what is allowed.
 absl::StatusOr<std::string> ReadFirstLine(const std::string& path, size_t max_bytes, const char* what,
                                           absl::Duration patience = kPipePatience);
 
-/// Opens a file to be written: a regular one is emptied, and made if there is none; into a pipe or device goes what is written. A pipe
-/// that nobody has opened for reading within `patience` is refused. kInvalidArgument.
+/// Opens a file to be written: a regular one is emptied, and made if there is none; into a pipe or device
+/// goes what is written. A pipe that nobody has opened for reading within `patience` is refused.
+/// kInvalidArgument.
 absl::StatusOr<Descriptor> OpenToWrite(const std::string& path, absl::Duration patience = kPipePatience);
 
 /// kInvalidArgument where it does not go there. For OpenToWrite's `path`.
 absl::Status WriteAll(const Descriptor& file, const std::string& path, std::string_view bytes);
 
-/// Whether a file may be renamed to `path` without loss: nothing but a regular file may be there, since whoever renames one to /dev/null as
-/// root takes the device from all programs of the machine. kInvalidArgument, as "FLAG is PATH, which is a device; allowed: ...".
+/// Whether a file may be renamed to `path` without loss: nothing but a regular file may be there, since
+/// whoever renames one to /dev/null as root takes the device from all programs of the machine.
+/// kInvalidArgument, as "FLAG is PATH, which is a device; allowed: ...".
 absl::Status CheckReplaceable(std::string_view flag, const std::string& path);
 
-/// Whether `path` is something that goes on under its name when it is written to: a pipe, a device or a socket.
+/// Whether `path` is something that goes on under its name when it is written to: a pipe, a device or a
+/// socket.
 bool IsPipeOrDevice(const std::string& path);
 
 }  // namespace kvblend::server

@@ -8,8 +8,8 @@
 
 namespace kvblend::server {
 
-/// Asks the system for room for so many open files beside those that were asked for before. Shells start programs with few of
-/// them, and let them ask for more, up to a limit of their own. Thread-safe.
+/// Asks the system for room for so many open files beside those that were asked for before. Shells start
+/// programs with few of them, and let them ask for more, up to a limit of their own. Thread-safe.
 inline void AllowMoreFiles(rlim_t files) {
   constexpr rlim_t kOtherFiles = 512;
   static std::atomic<rlim_t> wanted{kOtherFiles};

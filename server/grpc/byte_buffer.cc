@@ -10,7 +10,8 @@ namespace kvblend::server {
 
 absl::Status ParseByteBuffer(const grpc::ByteBuffer& buffer, google::protobuf::Message* message) {
   grpc::Slice bytes;
-  // Not an empty message, which is a valid buffer: the client left, or ended its sending, before all of it was here.
+  // Not an empty message, which is a valid buffer: the client left, or ended its sending, before all of it
+  // was here.
   if (!buffer.Valid()) return absl::CancelledError("the client ended the call before its message had come");
   if (!buffer.DumpToSingleSlice(&bytes).ok()) {
     return absl::InternalError("the request's bytes can't be decompressed");

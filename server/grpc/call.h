@@ -30,7 +30,8 @@ std::string PeerHost(const std::string& peer);
 /// InfiniteFuture when the client set none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
-/// The metadata "authorization", or empty. kInvalidArgument where there are several: one of them would be taken by chance.
+/// The metadata "authorization", or empty. kInvalidArgument where there are several: one of them would be
+/// taken by chance.
 absl::StatusOr<std::string> AuthorizationOf(const grpc::CallbackServerContext& context);
 
 /// What a call that comes with this metadata belongs to; told in the trailing metadata traceresponse.
@@ -58,8 +59,8 @@ class StreamSink : public EventSink<Event> {
   const std::shared_ptr<CallLog> log_;
 };
 
-/// The way of one service's calls from gRPC to Calls and back: admitted in gRPC's thread, the rest in one of `threads`.
-/// Stateless, thread-safe.
+/// The way of one service's calls from gRPC to Calls and back: admitted in gRPC's thread, the rest in one of
+/// `threads`. Stateless, thread-safe.
 class CallHandler {
  public:
   /// `threads` and `service` must outlive this object.

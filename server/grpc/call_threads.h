@@ -1,5 +1,6 @@
-// Threads for what calls do before there is an answer: reading the message, tokenizing, splitting, waiting for a slow tier. gRPC's
-// own threads, of which there are few, deliver everybody's streams and must never wait.
+// Threads for what calls do before there is an answer: reading the message, tokenizing, splitting, waiting
+// for a slow tier. gRPC's own threads, of which there are few, deliver everybody's streams and must never
+// wait.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +28,8 @@ class CallThreads {
   explicit CallThreads(const Limits& limits);
   ~CallThreads() { Stop(); }
 
-  /// Queues `task`, which one of the threads runs; in the order of the calls. kResourceExhausted: too many wait, and it is not run.
-  /// `bytes`: the size of the message that waits with it.
+  /// Queues `task`, which one of the threads runs; in the order of the calls. kResourceExhausted: too many
+  /// wait, and it is not run. `bytes`: the size of the message that waits with it.
   absl::Status Run(size_t bytes, std::function<void()> task);
 
   /// Waits for all queued tasks and ends the threads. Idempotent. Run may not be called afterwards.

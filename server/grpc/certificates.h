@@ -1,6 +1,6 @@
-// The certificates that gRPC's listener shows. gRPC 1.51 can be given others while it runs only as files that it reads again by
-// itself, and with files that do not fit each other every new connection fails. So it reads files of ours, which hold only
-// what was found to be good, and always as a whole.
+// The certificates that gRPC's listener shows. gRPC 1.51 can be given others while it runs only as files that
+// it reads again by itself, and with files that do not fit each other every new connection fails. So it reads
+// files of ours, which hold only what was found to be good, and always as a whole.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ class CertificateProviderInterface;
 
 namespace kvblend::server {
 
-/// The file of one thing that changes: of memory, under a path in /proc, so that no key is written to a disk. Not thread-safe;
-/// but who reads the path at any time finds a whole content, the one before or the new one.
+/// The file of one thing that changes: of memory, under a path in /proc, so that no key is written to a disk.
+/// Not thread-safe; but who reads the path at any time finds a whole content, the one before or the new one.
 class MemoryFile {
  public:
-  /// Another modification time, in seconds, whenever `content` is set: by that a reader who reads the file twice knows that it has
-  /// changed in between. kUnavailable: the system has none.
+  /// Another modification time, in seconds, whenever `content` is set: by that a reader who reads the file
+  /// twice knows that it has changed in between. kUnavailable: the system has none.
   absl::Status Set(const std::string& content);
   /// Valid after the first Set.
   std::string path() const;

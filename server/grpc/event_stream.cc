@@ -70,7 +70,8 @@ class UnaryReactor : public CallReactor<grpc::ServerUnaryReactor> {
     stream().OnHeld();
   }
   void FinishCall(grpc::Status status) override {
-    // gRPC ends the process over a success without a message, which is what a call whose client has gone comes to.
+    // gRPC ends the process over a success without a message, which is what a call whose client has gone
+    // comes to.
     if (status.ok() && !response_.Valid()) status = grpc::Status::CANCELLED;
     Finish(std::move(status));
   }

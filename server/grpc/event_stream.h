@@ -1,5 +1,5 @@
-// The sending side of a call. Of a server-streaming one it is fed by the engine's thread through an EventSink; a unary one is a
-// stream of at most one message, which gRPC sends with the call's end.
+// The sending side of a call. Of a server-streaming one it is fed by the engine's thread through an
+// EventSink; a unary one is a stream of at most one message, which gRPC sends with the call's end.
 //
 //   engine thread:  Push, Push, .., Close                gRPC threads:  OnSent, OnCancel, OnDone
 //
@@ -13,8 +13,9 @@
 // the engine refused the request. A cancelled call is no exception: it is passed on to the engine, whose
 // OnDone then closes the stream.
 //
-// A client that does not read leaves an operation of gRPC's under way for ever: what the call still has to say can't be said
-// either. So who is too slow for the limits of OpenStreams has its call cancelled from this side.
+// A client that does not read leaves an operation of gRPC's under way for ever: what the call still has to
+// say can't be said either. So who is too slow for the limits of OpenStreams has its call cancelled from this
+// side.
 #pragma once
 
 #include <cstddef>
@@ -45,8 +46,8 @@ class MessageSender {
   virtual void Send(const grpc::ByteBuffer* message) = 0;
   virtual void FinishCall(grpc::Status status) = 0;
 
-  /// Ends the call at once, whatever is under way; may be called after the call's end too. The operation under way is then answered
-  /// as not ok.
+  /// Ends the call at once, whatever is under way; may be called after the call's end too. The operation
+  /// under way is then answered as not ok.
   using CancelCall = std::function<void(const absl::Status& status)>;
   virtual CancelCall NewCancelCall() = 0;
 };
@@ -75,7 +76,8 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
 
   /// The message was sent, or (not `ok`) never will be.
   void OnSent(bool ok);
-  /// In place of OnSent: the message, which must be the only one, leaves with FinishCall. It counts as unsent until the call's end.
+  /// In place of OnSent: the message, which must be the only one, leaves with FinishCall. It counts as unsent
+  /// until the call's end.
   void OnHeld();
   /// The client has gone, or the deadline has passed.
   void OnCancel();
@@ -102,8 +104,8 @@ class EventStream : public std::enable_shared_from_this<EventStream> {
   /// Drops `kept` before the call is finished.
   void KeepUntilSent(std::shared_ptr<void> kept);
 
-  /// Queues one message. When the client reads so slowly that more wait than one stream may have, the request is cancelled and
-  /// the call will end with RESOURCE_EXHAUSTED.
+  /// Queues one message. When the client reads so slowly that more wait than one stream may have, the request
+  /// is cancelled and the call will end with RESOURCE_EXHAUSTED.
   void Push(grpc::ByteBuffer message);
 
   /// Ends the call after all that was pushed. After it neither Push nor Close may be called.

@@ -37,12 +37,12 @@ constexpr int kMaxPingStrikes = 2;
 
 int Milliseconds(absl::Duration duration) { return static_cast<int>(absl::ToInt64Milliseconds(duration)); }
 
-// What the library may keep of requests that are arriving and of answers that are leaving, of all connections together. When
-// it has as much, it takes in no more until it has less, and gives up connections and calls.
+// What the library may keep of requests that are arriving and of answers that are leaving, of all connections
+// together. When it has as much, it takes in no more until it has less, and gives up connections and calls.
 constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 constexpr int64_t kMessagesInMemory = 16;
-// Reflection, which needs no key, is the one service that the library runs on a thread for each open call. One of these always
-// waits for calls.
+// Reflection, which needs no key, is the one service that the library runs on a thread for each open call.
+// One of these always waits for calls.
 constexpr int kLibraryThreads = 16;
 
 // The libraries' own words are for debugging: errors reach the caller as statuses.
@@ -86,7 +86,8 @@ class GrpcServerImpl : public GrpcServer {
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
         Credentials(certificates_.get(), !options.tls.client_ca_path.empty()));
     builder.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
-    // gRPC 1.51 decompresses the whole of a message before it looks how large it is: a megabyte of it may be a gigabyte.
+    // gRPC 1.51 decompresses the whole of a message before it looks how large it is: a megabyte of it may be
+    // a gigabyte.
     for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
       builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
     }

@@ -72,8 +72,9 @@ bool IsSameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/// Held while a server looks what is at the path of a Unix socket and puts its own there: to another server that starts at once, the
-/// socket in between, which is bound and does not listen yet, would look like one that a killed server has left.
+/// Held while a server looks what is at the path of a Unix socket and puts its own there: to another server
+/// that starts at once, the socket in between, which is bound and does not listen yet, would look like one
+/// that a killed server has left.
 class SocketPathLock {
  public:
   explicit SocketPathLock(const std::string& path) : lock_path_(path + ".lock") {}
@@ -184,7 +185,8 @@ absl::Status Listener::BindUnix(const std::string& path) {
 }
 
 void Listener::RemoveUnixPath() {
-  // Somebody may have removed the path, and another server be there. While our socket is open, no other file gets its number.
+  // Somebody may have removed the path, and another server be there. While our socket is open, no other file
+  // gets its number.
   struct stat found;
   if (!unix_path_.empty() && stat(unix_path_.c_str(), &found) == 0 &&
       unix_file_ == std::pair(found.st_dev, found.st_ino)) {

@@ -1,5 +1,5 @@
-// The sockets on which gRPC's connections come in. They are ours and not the library's, because gRPC 1.51 takes any number of
-// connections: here they are counted before it gets them.
+// The sockets on which gRPC's connections come in. They are ours and not the library's, because gRPC 1.51
+// takes any number of connections: here they are counted before it gets them.
 #pragma once
 
 #include <sys/types.h>
@@ -21,8 +21,8 @@
 
 namespace kvblend::server {
 
-/// Which of the connections that were handed on are still open. Nobody tells when the library closes one; but its descriptor is
-/// then closed, or another file. Not thread-safe.
+/// Which of the connections that were handed on are still open. Nobody tells when the library closes one; but
+/// its descriptor is then closed, or another file. Not thread-safe.
 class OpenConnections {
  public:
   explicit OpenConnections(int32_t max) : max_(max) {}
@@ -40,19 +40,21 @@ class Listener {
   /// The descriptor is non-blocking, and the callee's to close.
   using OnConnection = std::function<void(int listening_fd, int fd)>;
 
-  /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or "unix:PATH"; where a
-  /// host has several addresses, those that can be bound. A socket that a killed server left at PATH is replaced, and PATH.lock is
-  /// there for that moment. kUnavailable naming `address`.
+  /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or
+  /// "unix:PATH"; where a host has several addresses, those that can be bound. A socket that a killed server
+  /// left at PATH is replaced, and PATH.lock is there for that moment. kUnavailable naming `address`.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections);
   ~Listener();
 
   /// The port bound; 0 for a unix socket.
   int port() const { return port_; }
 
-  /// Calls `on_connection` from a thread of its own; a connection that is one too many is closed instead. To be called once.
+  /// Calls `on_connection` from a thread of its own; a connection that is one too many is closed instead. To
+  /// be called once.
   void Start(OnConnection on_connection);
 
-  /// Closes the listening sockets, removes the path of a Unix socket, and waits for a call under way. Again: nothing. Thread-safe.
+  /// Closes the listening sockets, removes the path of a Unix socket, and waits for a call under way. Again:
+  /// nothing. Thread-safe.
   void Stop();
 
  private:

@@ -25,7 +25,8 @@ struct ServiceContext {
   Tracer* tracer = nullptr;  // null: no timelines are kept
 };
 
-/// Inference, Chunks and Admin of kvblend.v1. `threads` must outlive them, and be stopped before they are destroyed.
+/// Inference, Chunks and Admin of kvblend.v1. `threads` must outlive them, and be stopped before they are
+/// destroyed.
 std::vector<std::shared_ptr<grpc::Service>> MakeServices(const ServiceContext& context,
                                                          ServerThreads* threads,
                                                          const std::shared_ptr<OpenStreams>& streams);

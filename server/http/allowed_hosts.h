@@ -1,5 +1,6 @@
-// Which names a server answers to. A page in a browser reaches a server on the same machine under a name of its own, which its DNS
-// points there (DNS rebinding), and may then read what it answers: only the Host header tells.
+// Which names a server answers to. A page in a browser reaches a server on the same machine under a name of
+// its own, which its DNS points there (DNS rebinding), and may then read what it answers: only the Host
+// header tells.
 #pragma once
 
 #include <optional>
@@ -13,8 +14,8 @@ namespace kvblend::server {
 class AllowedHosts {
  public:
   AllowedHosts() = default;
-  /// `names`, without a port, are allowed besides IP addresses and localhost, which no foreign DNS can redirect; "*": any. `flag` is
-  /// the flag that gave them, for messages.
+  /// `names`, without a port, are allowed besides IP addresses and localhost, which no foreign DNS can
+  /// redirect; "*": any. `flag` is the flag that gave them, for messages.
   AllowedHosts(std::string flag, std::vector<std::string> names);
 
   /// What is wrong with a Host header; empty: nothing.

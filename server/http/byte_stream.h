@@ -11,8 +11,8 @@
 
 namespace kvblend::server {
 
-/// Not thread-safe: all calls and handlers are the strand's that is the socket's executor. At most one Read and one Write at
-/// a time. Close ends what is under way with an error.
+/// Not thread-safe: all calls and handlers are the strand's that is the socket's executor. At most one Read
+/// and one Write at a time. Close ends what is under way with an error.
 class ByteStream {
  public:
   using Handler = std::function<void(const AsioError& error, size_t bytes)>;
@@ -23,7 +23,8 @@ class ByteStream {
 
   tcp::socket& socket();
   bool is_tls() const;
-  /// Whether the client has closed the connection, or its sending half, though there may be bytes of it to read yet.
+  /// Whether the client has closed the connection, or its sending half, though there may be bytes of it to
+  /// read yet.
   bool HungUp();
 
   /// Agrees with the client on keys; nothing to do in plain text. REQUIRES: before all else.

@@ -1,9 +1,10 @@
-// One connection: reads requests, has them handled one by one, writes the answers. For this room's sources only.
+// One connection: reads requests, has them handled one by one, writes the answers. For this room's sources
+// only.
 //
 //   kIdle -> kReceiving -> kAnswering -> kIdle ..          kAnswering -> kLingering -> kClosed
 //
-// All members are touched on the connection's strand only, unless they say otherwise. It lives as long as an operation of
-// the socket or an answer holds it.
+// All members are touched on the connection's strand only, unless they say otherwise. It lives as long as an
+// operation of the socket or an answer holds it.
 #pragma once
 
 #include <atomic>
@@ -42,8 +43,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
     kAnswer,  // the answer is whole
     kAbort,   // it never will be
   };
-  /// Queues bytes of the answer in work; `kept` is dropped before the last of them leaves, or when they never will. False when
-  /// the client has gone.
+  /// Queues bytes of the answer in work; `kept` is dropped before the last of them leaves, or when they never
+  /// will. False when the client has gone.
   bool Push(std::string bytes, End end, bool close_after, std::shared_ptr<void> kept = nullptr);
   bool is_http_1_0() const { return http_1_0_; }
   bool head_only() const { return head_only_; }

@@ -158,7 +158,8 @@ void Connection::OnWritten(size_t bytes) {
   Write();
 }
 
-// Counts from when the oldest piece was queued: a client that reads a byte now and then does not win time by it.
+// Counts from when the oldest piece was queued: a client that reads a byte now and then does not win time by
+// it.
 void Connection::SetWriteTimer() {
   const absl::Duration left = unsent_.front().queued + core_->options.write_timeout - SteadyNow();
   write_timer_.expires_after(absl::ToChronoMilliseconds(std::max(left, absl::ZeroDuration())));

@@ -31,8 +31,8 @@ int HexDigit(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
-// Names and values of a query, as forms and most clients write them: application/x-www-form-urlencoded of the URL
-// Standard, section 5.1.
+// Names and values of a query, as forms and most clients write them: application/x-www-form-urlencoded of the
+// URL Standard, section 5.1.
 bool FormDecode(absl::string_view text, std::string* decoded) {
   return PercentDecode(absl::StrReplaceAll(text, {{"+", "%20"}}), decoded);
 }

@@ -46,7 +46,8 @@ enum class BodyFraming : uint8_t {
   kToClose,  // the connection ends with it, for HTTP/1.0
 };
 
-/// The status line and headers, the empty line included, with the time as Date. Bytes that no header may hold are left out.
+/// The status line and headers, the empty line included, with the time as Date. Bytes that no header may hold
+/// are left out.
 std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close,
                          absl::Time now = absl::Now());
 
@@ -60,12 +61,12 @@ inline constexpr char kLastChunk[] = "0\r\n\r\n";
 /// Decodes %XX. False if a '%' is not followed by two hexadecimal digits.
 bool PercentDecode(std::string_view text, std::string* decoded);
 
-/// The value of `name` in a query such as "a=1&b=2", decoded, '+' being a space; empty when it is not there or can't be
-/// decoded.
+/// The value of `name` in a query such as "a=1&b=2", decoded, '+' being a space; empty when it is not there
+/// or can't be decoded.
 std::string QueryValue(std::string_view query, std::string_view name);
 
-/// What is wrong with a query of which these names are known: one that is not among them, that comes twice, or whose value can't
-/// be decoded. Empty: nothing.
+/// What is wrong with a query of which these names are known: one that is not among them, that comes twice,
+/// or whose value can't be decoded. Empty: nothing.
 std::string QueryProblem(std::string_view query, std::initializer_list<absl::string_view> names);
 
 }  // namespace kvblend::server

@@ -1,7 +1,8 @@
 // An HTTP/1.1 server: many connections on few threads (Boost.Asio), every wait and every buffer bounded.
 //
-// The network has threads of its own, which never wait for a handler; handlers have others, and answer through a responder
-// from any thread at any time. A connection's requests are answered one after the other, in their order.
+// The network has threads of its own, which never wait for a handler; handlers have others, and answer
+// through a responder from any thread at any time. A connection's requests are answered one after the other,
+// in their order.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +42,8 @@ struct HttpServerOptions {
 /// Thread-safe.
 class HttpServer {
  public:
-  /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler. kUnavailable, naming the
-  /// address, when it can't be bound; kInvalidArgument for files of TLS.
+  /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler.
+  /// kUnavailable, naming the address, when it can't be bound; kInvalidArgument for files of TLS.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
                                                            ErrorPage error_page);
   /// As Shutdown with a deadline that has passed.
@@ -53,11 +54,12 @@ class HttpServer {
   /// Connections open.
   virtual int64_t num_connections() const = 0;
 
-  /// From now on connections are closed after the answer that they wait for, and idle ones at once. New ones are still
-  /// accepted, for an answer that says why nothing is served.
+  /// From now on connections are closed after the answer that they wait for, and idle ones at once. New ones
+  /// are still accepted, for an answer that says why nothing is served.
   virtual void Drain() = 0;
 
-  /// Accepts nothing more, waits for running answers until `deadline`, closes what is left, and waits for its end.
+  /// Accepts nothing more, waits for running answers until `deadline`, closes what is left, and waits for its
+  /// end.
   virtual void Shutdown(absl::Time deadline) = 0;
 };
 

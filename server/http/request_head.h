@@ -1,4 +1,5 @@
-// What is looked at once a request's headers are there, before any of its body is read. For this room's sources only.
+// What is looked at once a request's headers are there, before any of its body is read. For this room's
+// sources only.
 #pragma once
 
 #include "server/http/allowed_hosts.h"
@@ -7,7 +8,8 @@
 
 namespace kvblend::server {
 
-/// Headers that must come once at most, and name a host that is allowed. REQUIRES of all here: parser.header_done().
+/// Headers that must come once at most, and name a host that is allowed. REQUIRES of all here:
+/// parser.header_done().
 RequestParser::Problem CheckSingleHeaders(RequestParser& parser, const AllowedHosts& allowed_hosts);
 
 /// How the body is sent: in a coding that this server and whoever stands before it understand alike.

@@ -28,8 +28,8 @@ class RequestParser {
     std::string message;
   };
 
-  /// Consumes what it can of `bytes` (a later call gets the rest again, with more behind it) and stops behind the
-  /// headers, and behind the end of the request.
+  /// Consumes what it can of `bytes` (a later call gets the rest again, with more behind it) and stops behind
+  /// the headers, and behind the end of the request.
   size_t Parse(std::string_view bytes, Problem* problem);
 
   bool header_done() const;

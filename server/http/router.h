@@ -14,7 +14,8 @@
 
 namespace kvblend::server {
 
-/// What a handler does on its thread. Each kind has threads of its own, so that what takes long holds up only its like.
+/// What a handler does on its thread. Each kind has threads of its own, so that what takes long holds up only
+/// its like.
 enum class HandlerKind : uint8_t {
   kQuick,   // answers from what is in memory, or nearly so
   kStream,  // begins an answer that others finish: its text is tokenized
@@ -24,9 +25,9 @@ enum class HandlerKind : uint8_t {
 /// Filled before the server starts; thread-safe from then on.
 class Router {
  public:
-  /// `pattern` is a path such as "/v1/models/{id}": the name in braces stands for one or more segments at the end, or for one
-  /// in the middle. The first pattern that fits a path is the one, and methods that it lacks get 405. POST takes bodies, which must be JSON;
-  /// the other methods take none.
+  /// `pattern` is a path such as "/v1/models/{id}": the name in braces stands for one or more segments at the
+  /// end, or for one in the middle. The first pattern that fits a path is the one, and methods that it lacks
+  /// get 405. POST takes bodies, which must be JSON; the other methods take none.
   void Add(std::string method, std::string_view pattern, HttpHandler handler,
            HandlerKind kind = HandlerKind::kQuick);
 

@@ -49,8 +49,8 @@ struct ServerCore {
   const ErrorPage error_page;
   std::atomic<bool> draining{false};
   std::atomic<bool> stopped{false};  // nothing is run any more, so nothing may be posted
-  // Bytes of bodies that are being received, wait for a handler, or are used by one. Shared, because handlers may outlive this
-  // object.
+  // Bytes of bodies that are being received, wait for a handler, or are used by one. Shared, because handlers
+  // may outlive this object.
   const std::shared_ptr<std::atomic<int64_t>> pending_body_bytes = std::make_shared<std::atomic<int64_t>>(0);
 
   std::atomic<int64_t> unsent_bytes{0};  // of all connections

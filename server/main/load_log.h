@@ -15,8 +15,8 @@ class LoadLog {
   /// `now` is the time, `write` takes a line.
   LoadLog(std::string model, std::function<absl::Time()> now, std::function<void(const std::string&)> write);
 
-  /// To be called as an Engine::LoadObserver. Writes a line every few seconds, and one at the end if there was one before: models
-  /// that load at once get no line.
+  /// To be called as an Engine::LoadObserver. Writes a line every few seconds, and one at the end if there
+  /// was one before: models that load at once get no line.
   void Update(int64_t done_bytes, int64_t total_bytes);
 
  private:

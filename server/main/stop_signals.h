@@ -20,8 +20,8 @@ class StopSignals {
 
   const absl::Notification& arrived() const { return arrived_; }
 
-  /// While set, the first signal ends the process at once with exit code 0: for work that cannot be interrupted, and that may be
-  /// lost.
+  /// While set, the first signal ends the process at once with exit code 0: for work that cannot be
+  /// interrupted, and that may be lost.
   void EndAtOnce(bool at_once) { end_at_once_ = at_once; }
 
  private:

@@ -43,8 +43,8 @@ struct Metrics::Impl {
   EngineCollectable engine;
   std::function<std::map<std::string, TenantCounts>()> tenants;  // null: there are none
 
-  // The first three have all boundaries of vLLM's, which dashboards expect, and more below, where reuse makes requests
-  // faster than those expect.
+  // The first three have all boundaries of vLLM's, which dashboards expect, and more below, where reuse makes
+  // requests faster than those expect.
   const Buckets first_token_seconds = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                        1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
   const Buckets request_seconds = {.01, .05, .1, .2, .3, .5, .8,  1,   1.5, 2,   2.5,  5,   10,

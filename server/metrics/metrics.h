@@ -33,8 +33,8 @@ class Metrics {
   void SetEngine(const EngineInfo& info, std::function<EngineStats()> stats);
   void ResetEngine();
 
-  /// Scrapes then include what tenants use. To be called before the first scrape; `counts` is called at every one, from any
-  /// thread.
+  /// Scrapes then include what tenants use. To be called before the first scrape; `counts` is called at every
+  /// one, from any thread.
   void SetTenants(std::function<std::map<std::string, TenantCounts>()> counts);
 
   /// kvblend_ready: 1 while requests are accepted.

@@ -1,5 +1,5 @@
-// The metrics that mean what one of vLLM's means, under vLLM's names (those of its releases 0.9 and later), so that its
-// dashboards and alerts can be used. Pure; any thread.
+// The metrics that mean what one of vLLM's means, under vLLM's names (those of its releases 0.9 and later),
+// so that its dashboards and alerts can be used. Pure; any thread.
 #pragma once
 
 #include <string>

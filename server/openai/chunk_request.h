@@ -15,8 +15,9 @@ struct PutRequest {
   bool stream = false;  // tell of each chunk when it is done
 };
 
-/// kvblend.v1.PutChunksRequest in protobuf's JSON, with two members more: "documents", which become chunks as those of a
-/// chat request do, behind the ones of "chunks"; and "stream". kInvalidArgument naming what is wrong.
+/// kvblend.v1.PutChunksRequest in protobuf's JSON, with two members more: "documents", which become chunks as
+/// those of a chat request do, behind the ones of "chunks"; and "stream". kInvalidArgument naming what is
+/// wrong.
 absl::StatusOr<PutRequest> ParsePutRequest(std::string_view body);
 
 /// Any message in protobuf's JSON.

@@ -1,5 +1,5 @@
-// Events of kvblend.v1 -> what /v1/chat/completions and /v1/completions answer: one JSON object, or a stream of them as
-// server-sent events.
+// Events of kvblend.v1 -> what /v1/chat/completions and /v1/completions answer: one JSON object, or a stream
+// of them as server-sent events.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ std::vector<std::pair<std::string, std::string>> ReportHeaders(const v1::PromptR
 /// The member "kvblend" of answers: what gRPC reports.
 Json ReportExtension(const v1::PromptReport& report, const v1::GenerateFinished& finished);
 
-/// How many tokens of the prompt were not computed: kept of an earlier turn, reused exactly, or blended and not recomputed.
+/// How many tokens of the prompt were not computed: kept of an earlier turn, reused exactly, or blended and
+/// not recomputed.
 int64_t CachedTokens(const v1::PromptReport& report);
 
 /// Takes the events of one answer in their order. Not thread-safe.
@@ -36,7 +37,8 @@ class GenerationAnswer {
  public:
   GenerationAnswer(AnswerForm form, AnswerHead head);
 
-  /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and nothing is returned.
+  /// For streams: the server-sent events that `event` becomes. Without a stream it is kept for Body, and
+  /// nothing is returned.
   std::string Add(const v1::GenerateEvent& event);
 
   /// The whole answer, when there is no stream and the last event was added.

@@ -1,5 +1,6 @@
-// Bodies of POST /v1/chat/completions and /v1/completions -> requests of kvblend.v1. docs/http-api.md documents the
-// fields, and how messages and documents become the parts of a prompt. Stateless, thread-safe, never throws.
+// Bodies of POST /v1/chat/completions and /v1/completions -> requests of kvblend.v1. docs/http-api.md
+// documents the fields, and how messages and documents become the parts of a prompt. Stateless, thread-safe,
+// never throws.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +28,8 @@ struct GenerationRequest {
   std::string model;  // as asked for; empty: whatever is served
 };
 
-/// kInvalidArgument naming field, value and what is allowed. Fields that would change the answer and are not known are
-/// errors; ranges are the engine's business.
+/// kInvalidArgument naming field, value and what is allowed. Fields that would change the answer and are not
+/// known are errors; ranges are the engine's business.
 absl::StatusOr<GenerationRequest> ParseChatRequest(std::string_view body);
 absl::StatusOr<GenerationRequest> ParseCompletionRequest(std::string_view body);
 

@@ -126,8 +126,8 @@ absl::StatusOr<std::vector<Part>> Parts(const Json* content, const std::string& 
   return parts;
 }
 
-/// Puts texts before the first document into the lead-in and the rest among the chunks, except for a text at the end, which
-/// is returned. `To`: a prompt, or an earlier turn.
+/// Puts texts before the first document into the lead-in and the rest among the chunks, except for a text at
+/// the end, which is returned. `To`: a prompt, or an earlier turn.
 template <typename To>
 std::string TakeParts(std::vector<Part> parts, To& to) {
   size_t first_document = 0;

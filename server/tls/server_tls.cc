@@ -33,7 +33,8 @@ absl::Status Bad(const char* flag, const std::string& path, const char* allowed)
       absl::StrCat(flag, " is '", path, "': ", LastProblem(), "; allowed: ", allowed));
 }
 
-/// A file that is open, under a name for OpenSSL, which opens files itself and would wait for a pipe's writer.
+/// A file that is open, under a name for OpenSSL, which opens files itself and would wait for a pipe's
+/// writer.
 class PemFile {
  public:
   static absl::StatusOr<PemFile> Open(const char* flag, const std::string& path, const char* allowed) {

@@ -40,14 +40,15 @@ struct TlsPem {
 /// kInternal: OpenSSL can't write it.
 absl::StatusOr<TlsPem> ToPem(const TlsContext& context);
 
-/// The context of the files as they are. Files that change are read again within a second; while they can't be used, as
-/// between the writing of a certificate and its key, those before stay. Thread-safe.
+/// The context of the files as they are. Files that change are read again within a second; while they can't
+/// be used, as between the writing of a certificate and its key, those before stay. Thread-safe.
 class ReloadingTls {
  public:
   /// Told of each context before it is used, one call at a time; one that it returns an error for is not.
   using Accept = std::function<absl::Status(const TlsContext&)>;
 
-  /// As LoadTlsContext; or what `accept` has against the first context. `listener` is whose they are, for the log.
+  /// As LoadTlsContext; or what `accept` has against the first context. `listener` is whose they are, for the
+  /// log.
   /// REQUIRES: files.enabled().
   static absl::StatusOr<std::unique_ptr<ReloadingTls>> Open(const TlsFiles& files,
                                                             std::string listener = "the HTTP API",

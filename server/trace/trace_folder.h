@@ -13,8 +13,8 @@
 
 namespace kvblend::server {
 
-/// Writes "kvblend-TIME-TRACE.json", each as a whole: under another name first. Files of other names are left alone. Not
-/// thread-safe.
+/// Writes "kvblend-TIME-TRACE.json", each as a whole: under another name first. Files of other names are left
+/// alone. Not thread-safe.
 class TraceFolder {
  public:
   struct Limits {
@@ -22,12 +22,12 @@ class TraceFolder {
     int64_t max_bytes = int64_t{256} << 20;
   };
 
-  /// Makes the folder where there is none, and finds what an earlier server left there, which counts. kInvalidArgument naming
-  /// the folder and what is wrong with it.
+  /// Makes the folder where there is none, and finds what an earlier server left there, which counts.
+  /// kInvalidArgument naming the folder and what is wrong with it.
   static absl::StatusOr<std::unique_ptr<TraceFolder>> Open(const std::string& path, const Limits& limits);
 
-  /// kResourceExhausted for what is larger than the folder may be; the system's error, naming the file, of which nothing is left
-  /// then.
+  /// kResourceExhausted for what is larger than the folder may be; the system's error, naming the file, of
+  /// which nothing is left then.
   absl::Status Write(absl::Time time, std::string_view trace_id, std::string_view json);
 
   int64_t num_files() const { return static_cast<int64_t>(files_.size()); }

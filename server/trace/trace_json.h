@@ -1,5 +1,5 @@
-// A request's timeline in the form that ui.perfetto.dev and chrome://tracing open: JSON of the Trace Event Format ("Trace Event
-// Format", Google, 2016), complete events ("ph": "X") on one thread per track.
+// A request's timeline in the form that ui.perfetto.dev and chrome://tracing open: JSON of the Trace Event
+// Format ("Trace Event Format", Google, 2016), complete events ("ph": "X") on one thread per track.
 #pragma once
 
 #include <string>
@@ -16,8 +16,8 @@ struct TraceLabels {
   std::string code;    // "OK"
 };
 
-/// Spans in the order of their beginnings, outer ones first; microseconds since the trace began, to the nanosecond. "otherData"
-/// has the labels, when it began, and how many spans had no room.
+/// Spans in the order of their beginnings, outer ones first; microseconds since the trace began, to the
+/// nanosecond. "otherData" has the labels, when it began, and how many spans had no room.
 std::string TraceJson(const RequestTrace& trace, const TraceLabels& labels);
 
 }  // namespace kvblend::server

@@ -18,8 +18,8 @@
 
 namespace kvblend::server {
 
-/// Thread-safe. What cannot be written, because the disk is full or slow, is lost with a warning, at most one in kWarnEvery;
-/// nobody waits for it.
+/// Thread-safe. What cannot be written, because the disk is full or slow, is lost with a warning, at most one
+/// in kWarnEvery; nobody waits for it.
 class Tracer {
  public:
   static constexpr size_t kMaxWaiting = 64;
@@ -36,8 +36,8 @@ class Tracer {
   /// Writes what still waits.
   ~Tracer();
 
-  /// Whether timelines of this trace's calls are kept: where the caller keeps it, and of the rest so large a share, by the trace's
-  /// id, so that all servers that a trace goes through keep the same ones.
+  /// Whether timelines of this trace's calls are kept: where the caller keeps it, and of the rest so large a
+  /// share, by the trace's id, so that all servers that a trace goes through keep the same ones.
   bool Keeps(const TraceContext& context) const;
   /// For a call's end. Does nothing without a trace, and with one that nothing was noted in.
   void End(std::shared_ptr<RequestTrace> trace, TraceLabels labels);
@@ -62,7 +62,8 @@ class Tracer {
   std::thread thread_;
 };
 
-/// The context of a call that came with this header; sampled: its timeline is to be kept. `tracer` null: none is.
+/// The context of a call that came with this header; sampled: its timeline is to be kept. `tracer` null: none
+/// is.
 TraceContext BeginCall(const Tracer* tracer, std::string_view header);
 
 }  // namespace kvblend::server

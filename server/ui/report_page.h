@@ -8,8 +8,8 @@
 
 namespace kvblend::server::ui {
 
-/// A page of HTML with everything that it needs inside: the question, the answer, timings, and the prompt as a heat map where
-/// the report has an explanation.
+/// A page of HTML with everything that it needs inside: the question, the answer, timings, and the prompt as
+/// a heat map where the report has an explanation.
 std::string ReportPage(std::string_view question, std::string_view answer, const v1::PromptReport& report);
 
 }  // namespace kvblend::server::ui

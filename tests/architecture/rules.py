@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 MAX_LINES = 500
+MAX_COLUMNS = 110  # of comments: clang-format breaks code, but leaves comments as people broke them
 MAX_FILES_PER_FOLDER = 30
 MAX_ENGINE_ROOMS = 14
 MAX_ENGINE_ARROWS = 40
@@ -109,6 +110,9 @@ PRODUCT = ("base/", "kernels/", "engine/", "server/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 STANDARD_HEADER = re.compile(r"^[a-z_0-9]+$")
+COMMENT = re.compile(r"^\s*//+!?\s*(?P<text>.*)$")
+# Columns of a table, links, and what clang-tidy reads in one line.
+UNBREAKABLE = re.compile(r"\S {2,}\S|https?://|NOLINT")
 UNFINISHED = re.compile(r"\b(" + "|".join(["TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK"]) + r")\b")
 
 
@@ -167,6 +171,12 @@ def includes(text):
     return found
 
 
+def is_long_comment(line):
+    """Whether a line is a comment that should have been broken."""
+    comment = COMMENT.match(line) if len(line) > MAX_COLUMNS else None
+    return comment is not None and not UNBREAKABLE.search(comment["text"])
+
+
 def check_text(path, text, exists):
     """All violations in one file; `path` is relative to the root, with forward slashes."""
     violations = []
@@ -181,6 +191,8 @@ def check_text(path, text, exists):
         if UNFINISHED.search(line):
             violations.append(Violation(path, number, f"unfinished work: {line.strip()}"))
     if path.endswith(INCLUDING_SUFFIXES):
+        violations += [Violation(path, number, f"a comment of {len(line)} columns; allowed are {MAX_COLUMNS}")
+                       for number, line in enumerate(lines, start=1) if is_long_comment(line)]
         for number, bracket, target in includes(text):
             problem = include_problem(path, bracket, target, exists)
             if problem:

@@ -179,6 +179,14 @@ class DetectionTest(unittest.TestCase):
         self.assertEqual(1, len(messages("deploy/a.sh", "# TO" + "DO: later\n")))
         self.assertEqual(1, len(messages("server/a.cc", "// FIX" + "ME\n")))
 
+    def test_comments_are_broken(self):
+        words = "word " * 22  # 110 columns with the last space
+        self.assertEqual([], messages("kernels/a.cc", f"// {words[3:].strip()}\n"))
+        self.assertEqual(["a comment of 112 columns; allowed are 110"], messages("kernels/a.cc", f"// {words.strip()}\n"))
+        self.assertEqual(1, len(messages("kernels/a.cc", f"  /// {words}{words}\n")))
+        for unbreakable in (f"// name  {words}", f"// https://host/{words}", f"// NOLINTNEXTLINE(check): {words}"):
+            self.assertEqual([], messages("kernels/a.cc", unbreakable + "\n"))
+
     def test_a_bad_tree_is_refused(self):
         with tempfile.TemporaryDirectory() as root:
             os.makedirs(os.path.join(root, "kernels", "cpu"))

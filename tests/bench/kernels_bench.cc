@@ -6,7 +6,8 @@
 //   of_copy    of memcpy's bytes per second, read and written, in as much memory as the operation touches
 //   of_read    of the bytes per second of reading what no cache holds
 //
-//   kernels_bench [--threads=N] [--gemm=auto|int8|int16] [--cpu_time] [--pages_in_rows] [--benchmark_filter=REGEX]
+//   kernels_bench [--threads=N] [--gemm=auto|int8|int16] [--cpu_time] [--pages_in_rows]
+//   [--benchmark_filter=REGEX]
 //
 // --gemm=int8: products of weights in 8 bits, held against oneDNN's product of codes.
 // --cpu_time: rates (and the peaks) per second of processor time instead of per second, with one thread: for
@@ -97,8 +98,9 @@ void BM_LinearFromMemory(benchmark::State& state) {
 }
 BENCHMARK(BM_LinearFromMemory)->Arg(1)->Arg(4)->Arg(8)->Arg(32)->Arg(33)->UseRealTime();
 
-// The gate and up projections of a layer of Qwen3-30B-A3B, in codes of 4 bits: every token goes to 8 of 128 experts. Arg:
-// tokens. One reads 8 experts; 1,024, as many as go through a layer together, use about 64 times each.
+// The gate and up projections of a layer of Qwen3-30B-A3B, in codes of 4 bits: every token goes to 8 of 128
+// experts. Arg: tokens. One reads 8 experts; 1,024, as many as go through a layer together, use about 64
+// times each.
 void BM_ExpertLinear(benchmark::State& state) {
   constexpr int32_t kExperts = 128, kChosen = 8;
   constexpr int64_t kIn = 2048, kOut = 1536;

@@ -39,7 +39,8 @@ inline Stream& TheStream() {
 inline GemmOperands OperandsOfFloats() {
   return Cpu().compute_dtype() == DataType::kBF16 ? GemmOperands::kBF16 : GemmOperands::kF32;
 }
-/// What weights that are codes are multiplied as. The backend chooses by the processor, and says so in its description.
+/// What weights that are codes are multiplied as. The backend chooses by the processor, and says so in its
+/// description.
 inline GemmOperands OperandsOfCodes(WeightUsage usage = WeightUsage::kLinear) {
   const std::string description = Cpu().Describe();
   const auto has = [&](const char* what) { return description.find(what) != std::string::npos; };

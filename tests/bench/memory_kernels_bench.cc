@@ -31,7 +31,8 @@ struct Section {
   MutableKvSectionView view;
 };
 
-// The 6,000 tokens of a prompt in the store, and pages for them, all 30 layers: nothing of it stays in the caches.
+// The 6,000 tokens of a prompt in the store, and pages for them, all 30 layers: nothing of it stays in the
+// caches.
 struct StoredPrompt {
   explicit StoredPrompt(KvEncoding encoding) {
     for (int layer = 0; layer < kLayers; ++layer) {

@@ -7,7 +7,8 @@ namespace kvblend {
 #if defined(__x86_64__)
 namespace {
 
-// The assembler repeats lines for every number in a list. Products of two constants: compilers would leave them out in C++.
+// The assembler repeats lines for every number in a list. Products of two constants: compilers would leave
+// them out in C++.
 #define REPEAT(numbers, line) ".irp i," numbers "\n" line "\n.endr\n"
 #define LOOP(body)                                                                                     \
   asm volatile(".p2align 6\n1:\n" body "dec %0\njnz 1b"                                                \

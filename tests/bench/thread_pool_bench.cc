@@ -1,4 +1,5 @@
-// What it costs to share a loop among threads: with nothing to do, and beside iterations as short as those of decoding.
+// What it costs to share a loop among threads: with nothing to do, and beside iterations as short as those of
+// decoding.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ double NanosecondsOf(Body body) {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Arguments: threads, multiplications of each thread in a loop. beside_ns: how much longer a loop takes than a thread's share.
+// Arguments: threads, multiplications of each thread in a loop. beside_ns: how much longer a loop takes than
+// a thread's share.
 void BM_ThreadPoolLoop(benchmark::State& state) {
   const int64_t threads = state.range(0), multiplications = state.range(1);
   if (threads > std::max<int64_t>(2, std::thread::hardware_concurrency())) {

@@ -342,8 +342,9 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // The time counts from when all are decoding to when the first is done. Prompts take turns, and answers begin while
-  // others are still prefilled: when one is done before the last begins, all are asked again for longer answers.
+  // The time counts from when all are decoding to when the first is done. Prompts take turns, and answers
+  // begin while others are still prefilled: when one is done before the last begins, all are asked again for
+  // longer answers.
   absl::Status MeasureBatch(const Prompt& prompt, bool keep) {
     KVBLEND_ASSIGN_OR_RETURN(const auto alone, kvblend::Run(*engine_, prompt, batch_.steps + 1));
     double tokens = 0, seconds = 0;

@@ -2,8 +2,8 @@
 // every round, so that a drifting machine hits all alike; medians.
 //
 // With --mode only that one is measured, as a profiler wants it. With --disk the chunks lie there and nowhere
-// else: before every measured prompt the engine starts anew. With a --correction, modes that use it are measured
-// without it as well.
+// else: before every measured prompt the engine starts anew. With a --correction, modes that use it are
+// measured without it as well.
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -324,8 +324,8 @@ AttentionOracle ComputeAttention(const PagedBatch& kv, const Tensor& q, int32_t 
           oracle.mass[kv_offset + first + j] += probability;
           oracle.mass_bound[kv_offset + first + j] += probability * (relative + 32 * 0x1p-24);
         }
-        // A code of a value is off by at most 2^-13 of the largest of its row. So is a weight, of the largest of 64 keys;
-        // these errors are independent: sqrt(64) times half of it, five standard deviations.
+        // A code of a value is off by at most 2^-13 of the largest of its row. So is a weight, of the largest
+        // of 64 keys; these errors are independent: sqrt(64) times half of it, five standard deviations.
         double code_error = 0, largest_weight = 0;
         for (size_t j = 0; codes && j < p.size(); ++j) {
           double largest = 0;

@@ -94,8 +94,8 @@ std::vector<int32_t> Range(int32_t begin, int32_t end);
 std::vector<int32_t> RandomPositions(Rng& rng, int32_t count, int32_t end);
 
 /// A BatchCase laid out: the plan, and the KV of one layer, in the layout that the backend likes best. Slots
-/// that no sequence owns hold NaN. The plan has two lists of pages, of which pages() goes by the second; the first has nothing
-/// but a page that no sequence owns.
+/// that no sequence owns hold NaN. The plan has two lists of pages, of which pages() goes by the second; the
+/// first has nothing but a page that no sequence owns.
 class PagedBatch {
  public:
   PagedBatch(Backend& backend, const BatchCase& batch, int32_t num_kv_heads, int32_t head_dim, DataType dtype,
@@ -183,8 +183,8 @@ void ExpectWithin(const std::vector<double>& actual, const std::vector<double>& 
 struct Expected {
   double value, bound;
 };
-/// ExpectWithin for every element. `expected` is asked before `actual` is downloaded, so that at() still gives
-/// it what an operation has found there.
+/// ExpectWithin for every element. `expected` is asked before `actual` is downloaded, so that at() still
+/// gives it what an operation has found there.
 void ExpectElements(Tensor& actual, const std::function<Expected(int64_t row, int64_t col)>& expected);
 
 /// The status is kInvalidArgument, and all `parts` stand in its message.

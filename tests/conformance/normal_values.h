@@ -6,9 +6,10 @@
 
 namespace kvblend::kernels {
 
-/// The polar method (Marsaglia and Bray, SIAM Review 6, 1964), as std::normal_distribution has it in libstdc++, whose
-/// numbers these are. That one computes two logarithms in 80 bits for every number drawn unless the compiler does so
-/// beforehand; clang++ does not, and half the time of the conformance suite went there. Not thread-safe.
+/// The polar method (Marsaglia and Bray, SIAM Review 6, 1964), as std::normal_distribution has it in
+/// libstdc++, whose numbers these are. That one computes two logarithms in 80 bits for every number drawn
+/// unless the compiler does so beforehand; clang++ does not, and half the time of the conformance suite went
+/// there. Not thread-safe.
 class NormalValues {
  public:
   explicit NormalValues(float mean = 0, float deviation = 1) : mean_(mean), deviation_(deviation) {}

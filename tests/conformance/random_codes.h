@@ -43,8 +43,9 @@ inline constexpr QuantizedFormat kNestedFormats[] = {
 };
 inline constexpr size_t kCodeFormats = 8;  // those that products in 8 bits keep come first
 
-/// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`, or what it holds times whole
-/// numbers where they are nested. REQUIRES: with formats that are nested, kSuperGroup divides `cols`.
+/// Random codes, scales and minima. Scales and minima are what f16 holds, unless `any_scale`, or what it
+/// holds times whole numbers where they are nested. REQUIRES: with formats that are nested, kSuperGroup
+/// divides `cols`.
 class RandomCodes final : public WeightSource {
  public:
   using FormatFunction = std::function<std::optional<QuantizedFormat>(int64_t row)>;

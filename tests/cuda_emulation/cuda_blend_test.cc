@@ -238,7 +238,8 @@ TEST_F(CudaBlendTest, StepsWhoseAttentionIsMeasuredAnswerAsOthersDo) {
       const auto expected = std::find_if(attended[2][0].begin(), attended[2][0].end(),
                                          [&](const auto& other) { return other.index == chunk.index; });
       ASSERT_NE(expected, attended[2][0].end());
-      // Rounded scores are exponents here, and what is repeated, the unit, is measured with the same roundings.
+      // Rounded scores are exponents here, and what is repeated, the unit, is measured with the same
+      // roundings.
       EXPECT_NEAR(chunk.attention, expected->attention, 4 * kRounding);
     }
   }

@@ -34,8 +34,8 @@ void Fail(const std::string& message) {
   std::abort();
 }
 
-// A thread's stays until the program ends: what a thread destroys on its way out, streams for instance, may still run
-// kernels.
+// A thread's stays until the program ends: what a thread destroys on its way out, streams for instance, may
+// still run kernels.
 Executor& Executor::Current() {
   static std::mutex mutex;
   static auto& executors = *new std::vector<std::unique_ptr<Executor>>;

@@ -1,4 +1,5 @@
-// Files of learned corrections: whatever is read is written again byte for byte. Input: a file without its checksum.
+// Files of learned corrections: whatever is read is written again byte for byte. Input: a file without its
+// checksum.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// What the fuzzers of model folders and of models in parts do with an input, for the tests that replay their corpora,
-// too.
+// What the fuzzers of model folders and of models in parts do with an input, for the tests that replay their
+// corpora, too.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ class MemoryFolder final : public FolderFiles {
   std::map<std::string, std::vector<std::byte>> files_;
 };
 
-/// Fuzzers get several files in one input: for each a byte that chooses its name, its length in 4 bytes (cut at the
-/// input's end), its bytes.
+/// Fuzzers get several files in one input: for each a byte that chooses its name, its length in 4 bytes (cut
+/// at the input's end), its bytes.
 std::string PackFolder(const std::map<std::string, std::string>& files);
 std::map<std::string, std::string> UnpackFolder(absl::Span<const std::byte> input);
 

@@ -1,5 +1,5 @@
-// Files of what a learner has seen: whatever is read is written again byte for byte, or as the newest version, which has the
-// bytes of its first one and two counts. Input: a file without its checksum.
+// Files of what a learner has seen: whatever is read is written again byte for byte, or as the newest
+// version, which has the bytes of its first one and two counts. Input: a file without its checksum.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// What learners tell each other of what they have seen: whatever is read is written again byte for byte, can be added, and can
-// be fitted. Input: a note or a part without its checksum.
+// What learners tell each other of what they have seen: whatever is read is written again byte for byte, can
+// be added, and can be fitted. Input: a note or a part without its checksum.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-// Bodies of the HTTP API, sound or not: each gives a request, or an error that says why; and citations of what Cohere's bodies
-// hold. Input: one byte that chooses the path, then the body.
+// Bodies of the HTTP API, sound or not: each gives a request, or an error that says why; and citations of
+// what Cohere's bodies hold. Input: one byte that chooses the path, then the body.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

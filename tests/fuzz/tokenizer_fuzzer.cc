@@ -1,6 +1,7 @@
 // Encoding any bytes with any pre-tokenizer: decoding gives the text back (ill-formed UTF-8 as U+FFFD), words
 // cover the text, no control token comes out.
-// Input: one byte that chooses the pre-tokenizer, or, 255, SentencePiece's BPE, or, 254, its unigram model; then the text.
+// Input: one byte that chooses the pre-tokenizer, or, 255, SentencePiece's BPE, or, 254, its unigram model;
+// then the text.
 #include <cstddef>
 #include <cstdint>
 #include <iterator>

@@ -1,5 +1,5 @@
-// Any bytes as a tokenizer.json file: it is refused, or Tokenizer::Create judges what it says, and what is accepted encodes
-// and decodes without harm.
+// Any bytes as a tokenizer.json file: it is refused, or Tokenizer::Create judges what it says, and what is
+// accepted encodes and decodes without harm.
 // Input: the file.
 #include <cstddef>
 #include <cstdint>

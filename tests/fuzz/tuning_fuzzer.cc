@@ -1,5 +1,5 @@
-// Files of a calibration's steps on what attention reads: whatever is read is written again byte for byte, and can be gone on
-// from. Input: a file without its checksum.
+// Files of a calibration's steps on what attention reads: whatever is read is written again byte for byte,
+// and can be gone on from. Input: a file without its checksum.
 #include <cstddef>
 #include <cstdint>
 #include <string>

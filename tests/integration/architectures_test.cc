@@ -133,8 +133,8 @@ double WorstDifference(const std::vector<float>& a, const std::vector<float>& b)
 class OnDevice : public testing::TestWithParam<std::tuple<std::string, std::string>> {
  protected:
   bool on_cuda() const { return std::get<1>(GetParam()) == "cuda_emulated"; }
-  // Relative to the norm of all logits. fp32: sums in another order; bf16, which is what CUDA multiplies: a few roundings
-  // of 2^-9 in every layer.
+  // Relative to the norm of all logits. fp32: sums in another order; bf16, which is what CUDA multiplies: a
+  // few roundings of 2^-9 in every layer.
   double Rounding() const { return on_cuda() ? 0.04 : 2e-5; }
   void ExpectThoseOfTransformers(const std::vector<float>& logits, const Expected& expected) {
     ASSERT_EQ(logits.size(), expected.tokens.size() * expected.vocab_size);
@@ -230,7 +230,8 @@ TEST_P(ArchitecturesTest, TheFirstChunkIsExactWithNothingRecomputed) {
             Rounding());
 }
 
-// Far beyond the windows, a token or a few at a time, while pages that they have passed are given back to others.
+// Far beyond the windows, a token or a few at a time, while pages that they have passed are given back to
+// others.
 TEST_P(ArchitecturesTest, DecodingDoesWithoutWhatWindowsHavePassed) {
   const Tokens question = RandomTokens(70), answer = RandomTokens(90);
   const prompt::PromptLayout layout = MakeLayout({}, {}, question);
@@ -259,7 +260,8 @@ TEST_P(ArchitecturesTest, DecodingDoesWithoutWhatWindowsHavePassed) {
 
 class FoldersTest : public OnDevice {};
 
-// The same model as a Hugging Face folder, as transformers writes it, with the tokenizer that all of them share.
+// The same model as a Hugging Face folder, as transformers writes it, with the tokenizer that all of them
+// share.
 TEST_P(FoldersTest, LogitsAreThoseOfTheGgufFile) {
   namespace fs = std::filesystem;
   const auto& [model, device] = GetParam();
@@ -315,7 +317,8 @@ TEST(FingerprintTest, TellsLongRopeFromShort) {
 
 std::vector<std::string> Devices() {
   std::vector<std::string> devices = {"reference", "cpu"};
-  // A sanitizer makes the emulated device several times slower; its kernels run under it in the conformance suite.
+  // A sanitizer makes the emulated device several times slower; its kernels run under it in the conformance
+  // suite.
 #if defined(KVBLEND_TEST_EMULATES_CUDA) && !defined(ABSL_HAVE_ADDRESS_SANITIZER)
   devices.emplace_back("cuda_emulated");
 #endif

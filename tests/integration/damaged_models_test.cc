@@ -1,5 +1,6 @@
-// Two thousand damaged model files through the loader that the server uses, and what still loads through a prompt: refused with
-// the file's name or run, never a crash, and no more memory than files of this size may take.
+// Two thousand damaged model files through the loader that the server uses, and what still loads through a
+// prompt: refused with the file's name or run, never a crash, and no more memory than files of this size may
+// take.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +36,8 @@ using ::testing::HasSubstr;
 constexpr uint64_t kSeed = 20261123;
 constexpr int32_t kContextTokens = 64;
 constexpr int kEditsOfAForm = 56;  // times 18 models in two forms: 2,016 files
-// Beyond what the process had: all that a model of 200 KB, its context's bookkeeping and a prompt need, and what the allocator keeps.
+// Beyond what the process had: all that a model of 200 KB, its context's bookkeeping and a prompt need, and
+// what the allocator keeps.
 [[maybe_unused]] constexpr int64_t kMemoryBytes = int64_t{256} << 20;
 
 using Files = std::map<std::string, std::string>;  // by name
@@ -129,7 +131,8 @@ absl::Status LoadAndRun(const std::string& path) {
 
 class DamagedModelsTest : public testing::TestWithParam<std::string> {
  protected:
-  // The files of the parameter's model, NAME.gguf or a folder's; relative to the folder that they are written to.
+  // The files of the parameter's model, NAME.gguf or a folder's; relative to the folder that they are written
+  // to.
   static Files Original() {
     const fs::path fixtures = fs::path(KVBLEND_SOURCE_DIR) / "tests/fixtures/architectures";
     if (fs::is_regular_file(fixtures / GetParam())) return {{"model.gguf", ReadBytes(fixtures / GetParam())}};

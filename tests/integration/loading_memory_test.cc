@@ -1,5 +1,5 @@
-// Loading a model takes little more memory than what the file's weights become: a process of its own loads files of a
-// hundred megabytes, and the kernel tells the most that it had.
+// Loading a model takes little more memory than what the file's weights become: a process of its own loads
+// files of a hundred megabytes, and the kernel tells the most that it had.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <sys/wait.h>

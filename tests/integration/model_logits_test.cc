@@ -26,7 +26,8 @@ using Gemm = kernels::CpuBackendOptions::Gemm;
 using test_support::LogitsFixture;
 
 constexpr int32_t kPageSize = 16;
-// A sanitizer takes minutes for all 1,845 tokens, and 300 run the same code: several tiles and panels of each kind.
+// A sanitizer takes minutes for all 1,845 tokens, and 300 run the same code: several tiles and panels of each
+// kind.
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 // The first tokens of a prompt are the least certain, so more of their divergence is allowed.
 constexpr int32_t kNumTokens = 300;
@@ -53,8 +54,8 @@ class ModelLogitsTest : public ::testing::Test {
   // Full prefill of the fixture's first `num_tokens` tokens, compared with the fixture at each of its
   // positions, and at all of them with f32's logits, if there are any.
   void Compare(kernels::Backend& backend, DataType kv_dtype, int32_t num_tokens);
-  // The same on the CPU, of kNumTokens. Products in f32 come first: they are as good as float64's (CpuInFp32), of which
-  // the fixture has logits of few positions.
+  // The same on the CPU, of kNumTokens. Products in f32 come first: they are as good as float64's
+  // (CpuInFp32), of which the fixture has logits of few positions.
   void CompareOnCpu(kernels::CpuBackendOptions options, DataType kv_dtype) {
     const auto backend = kernels::CreateCpuBackend(options);
     ASSERT_OK(backend.status());

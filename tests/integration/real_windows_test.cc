@@ -1,5 +1,5 @@
-// Blending far beyond the sliding windows of a published model: Gemma 3 270M, of whose 18 layers 15 see 512 tokens.
-// tests/unit/blend/window_test.cc holds what is left out to the byte, on a small model.
+// Blending far beyond the sliding windows of a published model: Gemma 3 270M, of whose 18 layers 15 see 512
+// tokens. tests/unit/blend/window_test.cc holds what is left out to the byte, on a small model.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -215,8 +215,8 @@ int BegunBeforeTheEnd(SlowServer& server) {
   return server.calls_.splitting;
 }
 
-// A client may know of its call's end before the thread that tells the server's side of it has come to that, and then a call is
-// begun in vain: once in a hundred times. Were it never looked at, each time.
+// A client may know of its call's end before the thread that tells the server's side of it has come to that,
+// and then a call is begun in vain: once in a hundred times. Were it never looked at, each time.
 TEST(SlowServerTest, EndsWithCallsThatWaitAndCallsThatWork) {
   int begun = 0;
   for (int attempt = 0; attempt < 10 && begun != 4; ++attempt) {

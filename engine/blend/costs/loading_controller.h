@@ -26,8 +26,8 @@ namespace kvblend::blend {
 /// other one contradicts it, the request's holds for both. Where a request gives a share, min_tokens is 0.
 RatioOptions ResolveRatio(const BlendOptions& options, const RatioOptions& defaults);
 
-/// `ratio` (resolved) with its shares raised to what comes to ratio.min_tokens of the prompt's candidates, or to 1 where
-/// these are fewer. Not where it is kFixed at 0, which asks for plain reuse.
+/// `ratio` (resolved) with its shares raised to what comes to ratio.min_tokens of the prompt's candidates, or
+/// to 1 where these are fewer. Not where it is kFixed at 0, which asks for plain reuse.
 RatioOptions WithMinTokens(RatioOptions ratio, const PromptShape& shape);
 
 struct LoadingDecision {
@@ -48,8 +48,9 @@ inline constexpr double kBypassGain = 0.05;
 /// was measured lately: as many as give the whole prompt the shortest predicted time, beginning with those
 /// that lose most by being loaded. Then the largest ratio in [min, max], on a grid of kRatioStep, at which
 /// the prediction is at most (1 + kHiddenTolerance) times that at min.
-/// Without `costs`, or with a tier that was never measured, nothing can be predicted: then the ratio is ratio.ratio, kept
-/// within the bounds, and nothing is bypassed. `options`: valid; its ratio fields are not looked at.
+/// Without `costs`, or with a tier that was never measured, nothing can be predicted: then the ratio is
+/// ratio.ratio, kept within the bounds, and nothing is bypassed. `options`: valid; its ratio fields are not
+/// looked at.
 LoadingDecision DecideLoading(const PromptShape& shape, const BlendOptions& options,
                               const RatioOptions& ratio, const std::optional<LoadingCosts>& costs,
                               int32_t pipeline_depth);

@@ -1,5 +1,5 @@
-// How long the work of one prefill takes, and on what: others have their turns between its steps, and on a GPU work runs
-// behind the host that enqueues it, so the time is taken on the stream.
+// How long the work of one prefill takes, and on what: others have their turns between its steps, and on a
+// GPU work runs behind the host that enqueues it, so the time is taken on the stream.
 #pragma once
 
 #include <cstddef>

@@ -78,8 +78,8 @@ class Rows {
     return rows;
   }
 
-  /// Softmax of the scores over the keys that each row sees. `slope`, if wanted: the derivative of each score by the product
-  /// of query and key; empty where it is the layer's scale everywhere.
+  /// Softmax of the scores over the keys that each row sees. `slope`, if wanted: the derivative of each score
+  /// by the product of query and key; empty where it is the layer's scale everywhere.
   Matrix Probabilities(const Matrix& queries, const Matrix& keys, int32_t kv_head, Matrix* slope) const {
     Matrix scores = layer_.scale * (queries * keys.transpose());
     const float cap = layer_.logit_soft_cap;

@@ -1,6 +1,7 @@
-// How far the attention of a prompt's last rows over corrected KV is from what they get over full prefill's, and which way
-// each element of K and V would have to go. Squared error of K and V weighs every direction alike; what answers are made
-// of is what attention reads, so corrections are fitted to that in the end (engine/kv/tuning/layer_tuner.h).
+// How far the attention of a prompt's last rows over corrected KV is from what they get over full prefill's,
+// and which way each element of K and V would have to go. Squared error of K and V weighs every direction
+// alike; what answers are made of is what attention reads, so corrections are fitted to that in the end
+// (engine/kv/tuning/layer_tuner.h).
 #pragma once
 
 #include <cstdint>
@@ -32,9 +33,9 @@ struct LayerAttention {
   int64_t num_rows() const { return static_cast<int64_t>(queries.size()) / (int64_t{num_heads} * head_dim); }
 };
 
-/// Weighted sum over rows of |(attention over `corrected` - attention over fresh) output|^2, all heads side by side, divided by
-/// that of |attention over fresh output|^2; `gradient`: its derivative by `corrected`. Both have fresh's shape. Works on
-/// `num_threads` threads, whose number changes roundings only.
+/// Weighted sum over rows of |(attention over `corrected` - attention over fresh) output|^2, all heads side
+/// by side, divided by that of |attention over fresh output|^2; `gradient`: its derivative by `corrected`.
+/// Both have fresh's shape. Works on `num_threads` threads, whose number changes roundings only.
 double MatchAttention(const LayerAttention& attention, absl::Span<const float> corrected, int32_t num_threads,
                       absl::Span<float> gradient);
 

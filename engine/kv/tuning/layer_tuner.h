@@ -1,7 +1,8 @@
-// Improves a layer's correction by gradients of what attention makes of it (engine/kv/tuning/attention_match.h), from the
-// least-squares fit on: scale, offsets and `up` of the map; `down` stays, so that they are linear in what is known of
-// a token. Steps are Adam's (D. Kingma, J. Ba: "Adam: a method for stochastic optimization", 2015), in units in which
-// each parameter moves K or V by as much as stored KV deviates there.
+// Improves a layer's correction by gradients of what attention makes of it
+// (engine/kv/tuning/attention_match.h), from the least-squares fit on: scale, offsets and `up` of the map;
+// `down` stays, so that they are linear in what is known of a token. Steps are Adam's (D. Kingma, J. Ba:
+// "Adam: a method for stochastic optimization", 2015), in units in which each parameter moves K or V by as
+// much as stored KV deviates there.
 #pragma once
 
 #include <cstdint>
@@ -29,12 +30,14 @@ class LayerTuner {
                    absl::Span<const float> gradient);
   void Step(double rate);
 
-  /// The correction with the mean of the parameters over the last steps, which is steadier than the last step's.
+  /// The correction with the mean of the parameters over the last steps, which is steadier than the last
+  /// step's.
   LayerCorrection Mean() const;
 
   /// What the steps so far have left, little-endian, for a tuner that is made in the same way.
   void AppendTo(std::string& bytes) const;
-  /// Takes that from the front. kInvalidArgument: too few bytes, or a value that is no number; then it is of no use.
+  /// Takes that from the front. kInvalidArgument: too few bytes, or a value that is no number; then it is of
+  /// no use.
   absl::Status TakeFrom(std::string_view& bytes);
 
  private:

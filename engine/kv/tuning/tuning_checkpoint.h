@@ -1,6 +1,7 @@
-// What tuners (engine/kv/tuning/layer_tuner.h) have made of their steps so far, in a file, so that a calibration that is
-// interrupted can go on. Format: the preamble of a learner's files (engine/kv/sealed_bytes.h) with the magic "KVTUNING";
-// XXH3-64 of an identity, steps (i64); what each tuner appends; a checksum.
+// What tuners (engine/kv/tuning/layer_tuner.h) have made of their steps so far, in a file, so that a
+// calibration that is interrupted can go on. Format: the preamble of a learner's files
+// (engine/kv/sealed_bytes.h) with the magic "KVTUNING"; XXH3-64 of an identity, steps (i64); what each tuner
+// appends; a checksum.
 #pragma once
 
 #include <cstdint>
@@ -25,21 +26,21 @@ inline constexpr std::string_view kTuningMagic = "KVTUNING";
 std::string EncodeTuning(const LearnerOptions& options, uint64_t identity, int64_t steps,
                          const LayerTuners& tuners);
 
-/// Sets the tuners to the state in `bytes` and returns how many steps it has. Returns 0 and leaves the tuners alone if the bytes
-/// have another identity. kInvalidArgument: the bytes are damaged, or of another model, chunk format or anchoring; the tuners are
-/// left as they were.
+/// Sets the tuners to the state in `bytes` and returns how many steps it has. Returns 0 and leaves the tuners
+/// alone if the bytes have another identity. kInvalidArgument: the bytes are damaged, or of another model,
+/// chunk format or anchoring; the tuners are left as they were.
 absl::StatusOr<int64_t> DecodeTuning(const LearnerOptions& options, uint64_t identity, std::string_view bytes,
                                      LayerTuners& tuners);
 
 /// Not thread-safe.
 class TuningCheckpoint {
  public:
-  /// path: empty for none, so that nothing is written. `identity`: all that the steps depend on besides the model, in any
-  /// words.
+  /// path: empty for none, so that nothing is written. `identity`: all that the steps depend on besides the
+  /// model, in any words.
   TuningCheckpoint(std::string path, const LearnerOptions& options, std::string_view identity);
 
-  /// Reads the file into `tuners` as DecodeTuning does, whose errors then name the file. Returns the steps done; 0 if there is
-  /// no file. Other errors are those of reading it.
+  /// Reads the file into `tuners` as DecodeTuning does, whose errors then name the file. Returns the steps
+  /// done; 0 if there is no file. Other errors are those of reading it.
   absl::StatusOr<int64_t> Restore(LayerTuners& tuners) const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(int64_t steps, const LayerTuners& tuners) const;

@@ -1,5 +1,5 @@
-// What the architectures' Hugging Face folders have in config.json and in their tensors, and what that is called in GGUF
-// files. Internal to engine/model.
+// What the architectures' Hugging Face folders have in config.json and in their tensors, and what that is
+// called in GGUF files. Internal to engine/model.
 #pragma once
 
 #include <cstdint>

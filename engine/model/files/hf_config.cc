@@ -212,8 +212,8 @@ absl::Status ConfigTranslator::CheckActivation() const {
   return absl::OkStatus();
 }
 
-// Gemma's scores are scaled by a field that GGUF files do not have: readers take the head's size, and for the largest
-// model of each generation the width per head.
+// Gemma's scores are scaled by a field that GGUF files do not have: readers take the head's size, and for the
+// largest model of each generation the width per head.
 absl::Status ConfigTranslator::CheckAttentionScale() const {
   if (!architecture_.gelu) return absl::OkStatus();
   KVBLEND_ASSIGN_OR_RETURN(const auto scalar, config_.Number("query_pre_attn_scalar"));

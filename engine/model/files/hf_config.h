@@ -14,8 +14,8 @@
 
 namespace kvblend::model {
 
-/// A JSON object's fields, checked; null counts as absent. Errors name the file, the field, its value and what is
-/// allowed. The object must stay.
+/// A JSON object's fields, checked; null counts as absent. Errors name the file, the field, its value and
+/// what is allowed. The object must stay.
 class HfFields {
  public:
   HfFields(const nlohmann::json& object, std::string name) : object_(object), name_(std::move(name)) {}
@@ -51,12 +51,14 @@ struct HfModel {
   int64_t head_dim = 0;
   int64_t num_experts = 0;  // 0: none
   std::optional<bool> tied_output;
-  /// Rows and columns that share a scale, of matrices in F8_E4M3 that have one for each block; none: no matrix has.
+  /// Rows and columns that share a scale, of matrices in F8_E4M3 that have one for each block; none: no
+  /// matrix has.
   std::optional<std::pair<int64_t, int64_t>> scale_block;
 };
 
-/// Writes the keys, and the divisors of RoPE's frequencies as tensors. kInvalidArgument for a field that is missing or
-/// out of range, kUnimplemented for an architecture, a feature, or a field that may change results and is unknown.
+/// Writes the keys, and the divisors of RoPE's frequencies as tensors. kInvalidArgument for a field that is
+/// missing or out of range, kUnimplemented for an architecture, a feature, or a field that may change results
+/// and is unknown.
 absl::StatusOr<HfModel> TranslateHfConfig(const HfFields& config, TranslatedModel& out);
 
 /// The part of TranslateHfConfig about RoPE (hf_rope.cc).

@@ -1,4 +1,5 @@
-// TranslateHfQuantization: the field quantization_config, in the forms that several makers of FP8 folders write.
+// TranslateHfQuantization: the field quantization_config, in the forms that several makers of FP8 folders
+// write.
 #include <string>
 #include <utility>
 
@@ -72,8 +73,8 @@ absl::Status TranslateHfQuantization(const HfFields& config, HfModel& model) {
   const HfFields fields(*object, Concat(config.name(), ": quantization_config"));
   KVBLEND_ASSIGN_OR_RETURN(const auto method, fields.Text("quant_method"));
   const bool may_be_mxfp4 = model.architecture->fused_experts;
-  // Which matrices are left as they are does not matter here, nor how activations would be rounded: each tensor tells
-  // its type, and activations are not rounded.
+  // Which matrices are left as they are does not matter here, nor how activations would be rounded: each
+  // tensor tells its type, and activations are not rounded.
   if (may_be_mxfp4 && method == "mxfp4") return absl::OkStatus();
   if (method == "compressed-tensors") return ReadCompressedTensors(fields, model);
   if (method == "fbgemm_fp8") return absl::OkStatus();

@@ -139,8 +139,8 @@ absl::Status RopeTranslator::TranslateYarn(const HfFields& scaling) {
   return absl::OkStatus();
 }
 
-// Llama 3.1's scaling: long wavelengths are slowed down by the factor, short ones stay, those between pass from one
-// to the other. GGUF files have the divisors.
+// Llama 3.1's scaling: long wavelengths are slowed down by the factor, short ones stay, those between pass
+// from one to the other. GGUF files have the divisors.
 absl::Status RopeTranslator::TranslateLlama3(const HfFields& scaling) {
   KVBLEND_RETURN_IF_ERROR(CheckRopeFields(
       scaling, {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}));

@@ -1,4 +1,5 @@
-// Rows of tensors that Hugging Face folders hold in another order, or in parts, or in FP8. Internal to engine/model.
+// Rows of tensors that Hugging Face folders hold in another order, or in parts, or in FP8. Internal to
+// engine/model.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +31,13 @@ struct HfMatrix {
   int64_t block_cols = 1;
 };
 
-/// How the rows of `parts`, one below the other, become those of a GGUF file; nullptr where they are that already.
-///   rotary_head: 0, or the number of rows of a head: within each, row i of the first half and row i of the second
+/// How the rows of `parts`, one below the other, become those of a GGUF file; nullptr where they are that
+/// already.
+///   rotary_head: 0, or the number of rows of a head: within each, row i of the first half and row i of the
+///   second
 ///                become rows 2i and 2i + 1 (a pair that is rotated together)
-/// REQUIRES: one part or more, of the same size and dtype; rotary_head even, dividing their rows. Stateless but for
-/// the spans, which must stay.
+/// REQUIRES: one part or more, of the same size and dtype; rotary_head even, dividing their rows. Stateless
+/// but for the spans, which must stay.
 std::shared_ptr<const TensorRows> MakeHfRows(std::vector<HfMatrix> parts, int64_t rotary_head);
 
 }  // namespace kvblend::model

@@ -10,8 +10,8 @@
 
 namespace kvblend::model {
 
-/// The object that `bytes` are. kInvalidArgument naming the file where they are more than `max_bytes`, no JSON, no
-/// object, nested more than 16 deep, or give one key twice (of which parsers choose one in silence).
+/// The object that `bytes` are. kInvalidArgument naming the file where they are more than `max_bytes`, no
+/// JSON, no object, nested more than 16 deep, or give one key twice (of which parsers choose one in silence).
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::Span<const std::byte> bytes, std::string_view name,
                                                size_t max_bytes);
 

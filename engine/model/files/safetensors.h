@@ -31,9 +31,10 @@ struct SafeTensor {
   std::string ShapeString() const;
 };
 
-/// The tensors, sorted by name; their data points into `bytes`. The file is not trusted: nothing is allocated that its
-/// size does not justify, and every tensor lies in the file and overlaps no other. kInvalidArgument naming `name` and
-/// what is wrong, kDataLoss for what is truncated or contradicts itself, kUnimplemented for a dtype that is not read.
+/// The tensors, sorted by name; their data points into `bytes`. The file is not trusted: nothing is allocated
+/// that its size does not justify, and every tensor lies in the file and overlaps no other. kInvalidArgument
+/// naming `name` and what is wrong, kDataLoss for what is truncated or contradicts itself, kUnimplemented for
+/// a dtype that is not read.
 absl::StatusOr<std::vector<SafeTensor>> ParseSafetensors(absl::Span<const std::byte> bytes,
                                                          std::string_view name);
 

@@ -1,5 +1,5 @@
-// A model in another form, as it becomes one that GgufFile presents: keys, tensors, and what they point to. Internal to
-// engine/model.
+// A model in another form, as it becomes one that GgufFile presents: keys, tensors, and what they point to.
+// Internal to engine/model.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// A GGUF model file, mapped read-only: metadata (typed key-value pairs) and tensors. Other forms of a model are
-// presented as one, too (model_file.h), so that loading a model knows this form alone.
+// A GGUF model file, mapped read-only: metadata (typed key-value pairs) and tensors. Other forms of a model
+// are presented as one, too (model_file.h), so that loading a model knows this form alone.
 //
-// Versions 2 and 3, little endian; in one file, or in parts (NAME-00001-of-00003.gguf, ...). The file is not trusted: counts, lengths, offsets, alignment, dimension
-// products, overlaps and the UTF-8 of names are checked before anything is used, and nothing is allocated
-// that the file's size does not justify. Once Open or FromMemory has returned a GgufFile, every span in it
-// lies inside the file.
+// Versions 2 and 3, little endian; in one file, or in parts (NAME-00001-of-00003.gguf, ...). The file is not
+// trusted: counts, lengths, offsets, alignment, dimension products, overlaps and the UTF-8 of names are
+// checked before anything is used, and nothing is allocated that the file's size does not justify. Once Open
+// or FromMemory has returned a GgufFile, every span in it lies inside the file.
 //
 // Errors name the file, the field, the value found and what is allowed:
 //   kNotFound, kPermissionDenied, ...  the file cannot be opened
@@ -53,8 +53,8 @@ struct GgufEntry {
   std::variant<uint64_t, int64_t, double, bool, std::string_view, GgufArray> value;
 };
 
-/// Makes rows of a tensor whose bytes are not rows of a GGUF type in GGUF's order. Immutable, so any number of
-/// threads may read.
+/// Makes rows of a tensor whose bytes are not rows of a GGUF type in GGUF's order. Immutable, so any number
+/// of threads may read.
 class TensorRows {
  public:
   virtual ~TensorRows() = default;
@@ -96,7 +96,8 @@ struct GgufTensor {
   std::string_view type_name() const;
   /// Bytes in the file.
   int64_t stored_bytes() const;
-  /// Gives back the memory of what has been read of the data (ReleaseMappedPages); reading it again brings it back.
+  /// Gives back the memory of what has been read of the data (ReleaseMappedPages); reading it again brings it
+  /// back.
   void ReleasePages() const;
 
  private:
@@ -116,7 +117,8 @@ class GgufFile {
   static absl::StatusOr<GgufFile> Open(const std::string& path);
   /// Reads from memory that outlives the result; `name` stands for the path in messages.
   static absl::StatusOr<GgufFile> FromMemory(absl::Span<const std::byte> bytes, std::string name);
-  /// Presents contents with distinct keys and distinct tensor names; `owner` keeps alive what their views point to.
+  /// Presents contents with distinct keys and distinct tensor names; `owner` keeps alive what their views
+  /// point to.
   static GgufFile FromContents(GgufContents contents, std::string name, std::shared_ptr<const void> owner);
 
   GgufFile(GgufFile&&) noexcept;

@@ -179,8 +179,8 @@ absl::Status Parser::ParseTensorInfo() {
   if (num_dims < 1 || num_dims > kMaxDims) {
     return in_.Invalid(Concat(what, " has ", num_dims, " dimensions; allowed: 1 to ", kMaxDims));
   }
-  // No element takes less than a quarter of a byte, so a larger product cannot lie in this file; this also rules out
-  // overflow.
+  // No element takes less than a quarter of a byte, so a larger product cannot lie in this file; this also
+  // rules out overflow.
   const uint64_t max_elements = 4 * static_cast<uint64_t>(in_.bytes().size());
   uint64_t elements = 1;
   for (uint32_t i = 0; i < num_dims; ++i) {

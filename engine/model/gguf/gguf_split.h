@@ -1,5 +1,6 @@
-// GGUF files in several parts: NAME-00001-of-00003.gguf, ... The first part holds the metadata, each of them some
-// of the tensors, and the keys split.no (from 0), split.count and split.tensors.count. Internal to engine/model.
+// GGUF files in several parts: NAME-00001-of-00003.gguf, ... The first part holds the metadata, each of them
+// some of the tensors, and the keys split.no (from 0), split.count and split.tensors.count. Internal to
+// engine/model.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct SplitKeys {
 /// kInvalidArgument naming file and key where a key has a wrong type or range.
 absl::StatusOr<SplitKeys> ReadSplitKeys(const GgufContents& contents, std::string_view name);
 
-/// The paths of all parts, from that of the first. kInvalidArgument where `keys` are not those of a first part, or
-/// where its name is not that of the first of so many.
+/// The paths of all parts, from that of the first. kInvalidArgument where `keys` are not those of a first
+/// part, or where its name is not that of the first of so many.
 absl::StatusOr<std::vector<std::string>> PathsOfParts(const std::string& first_path, const SplitKeys& keys);
 
 struct GgufPart {
@@ -31,9 +32,10 @@ struct GgufPart {
   GgufContents contents;
 };
 
-/// The whole of parts in their order, as if one file had held it: without the split.* keys. kInvalidArgument naming the
-/// part that says it is another one, or of another count, or holds metadata of its own; kDataLoss for a tensor in
-/// two parts, and where there are not as many tensors as the parts say. REQUIRES: one part or more.
+/// The whole of parts in their order, as if one file had held it: without the split.* keys. kInvalidArgument
+/// naming the part that says it is another one, or of another count, or holds metadata of its own; kDataLoss
+/// for a tensor in two parts, and where there are not as many tensors as the parts say. REQUIRES: one part or
+/// more.
 absl::StatusOr<GgufContents> JoinParts(std::vector<GgufPart> parts);
 
 }  // namespace kvblend::model

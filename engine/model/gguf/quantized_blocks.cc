@@ -142,8 +142,8 @@ void BlockQ6_K(const uint8_t* in, const BlockOut& out) {
   for (int i = 0; i < 16; ++i) out.scale_codes[i] = static_cast<int8_t>(in[192 + i]);
 }
 
-// 16 bytes of scales (low nibbles) and minima (high nibbles, subtracted), one per 16 elements; 64 bytes of bit
-// pairs; f16 scale of scales, f16 scale of minima. Each half of 128 elements uses 32 pair bytes: element
+// 16 bytes of scales (low nibbles) and minima (high nibbles, subtracted), one per 16 elements; 64 bytes of
+// bit pairs; f16 scale of scales, f16 scale of minima. Each half of 128 elements uses 32 pair bytes: element
 // 32*g+i of a half takes the bit pair g of byte i.
 void BlockQ2_K(const uint8_t* in, const BlockOut& out) {
   *out.super_scale = LoadHalf(in + 80);
@@ -156,8 +156,8 @@ void BlockQ2_K(const uint8_t* in, const BlockOut& out) {
 }
 
 // 32 bytes of third bits (bit b of byte i is that of element 32*b+i), 64 bytes of bit pairs as in Q2_K, 16
-// scales of 6 bits in 12 bytes, f16 scale. Of the 12 bytes the first 8 hold the low nibbles, scales 0..7 below
-// 8..15; the last 4 hold the upper bit pairs, scale j in pair j/4 of byte j%4.
+// scales of 6 bits in 12 bytes, f16 scale. Of the 12 bytes the first 8 hold the low nibbles, scales 0..7
+// below 8..15; the last 4 hold the upper bit pairs, scale j in pair j/4 of byte j%4.
 void BlockQ3_K(const uint8_t* in, const BlockOut& out) {
   BitPairs(in + 32, out.codes);
   for (int i = 0; i < 256; ++i) out.codes[i] |= static_cast<uint8_t>((in[i % 32] >> i / 32 & 1) << 2);
@@ -180,8 +180,8 @@ void BlockIQ4_NL(const uint8_t* in, const BlockOut& out) {
   LookUp(kUnevenCodes, 32, out.codes);
 }
 
-// f16 scale, the upper bit pairs of eight 6-bit scales, their low nibbles in 4 bytes, then for each 32 elements
-// 16 bytes of nibbles.
+// f16 scale, the upper bit pairs of eight 6-bit scales, their low nibbles in 4 bytes, then for each 32
+// elements 16 bytes of nibbles.
 void BlockIQ4_XS(const uint8_t* in, const BlockOut& out) {
   *out.super_scale = LoadHalf(in);
   const uint16_t upper = Load<uint16_t>(in + 2);
@@ -209,8 +209,9 @@ void BlockMXFP4(const uint8_t* in, const BlockOut& out) {
   if (std::all_of(out.codes, out.codes + 32, is_zero)) *out.scales = 0;
 }
 
-// Backends take codes of 4, 5, 6 and 8 bits. Codes of 2 and 3 bits are given as 4, and the codes of uneven values
-// (IQ4, MXFP4) as the whole numbers that they stand for: what is computed stays the same, to the last bit.
+// Backends take codes of 4, 5, 6 and 8 bits. Codes of 2 and 3 bits are given as 4, and the codes of uneven
+// values (IQ4, MXFP4) as the whole numbers that they stand for: what is computed stays the same, to the last
+// bit.
 constexpr QuantizedType kQuantizedTypes[] = {
     {TensorType::kQ4_0, {.bits = 4, .group = 32, .zero_point = 8, .has_minimum = false}, BlockQ4_0},
     {TensorType::kQ4_1, {.bits = 4, .group = 32, .zero_point = 0, .has_minimum = true}, BlockQ4_1},

@@ -8,7 +8,8 @@
 
 namespace kvblend::model {
 
-/// Where one block's codes, scales and minima go. Minima of either kind are not written by formats that have none.
+/// Where one block's codes, scales and minima go. Minima of either kind are not written by formats that have
+/// none.
 struct BlockOut {
   uint8_t* codes;
   float* scales;  // this and the next not written by formats that are nested

@@ -1,12 +1,14 @@
 // Finds known texts within another text: the texts of chunks, in prompts into which a client has pasted them.
 //
-// A table holds one run of kWindow bytes of every known text, with its place in the text. A search hashes every run of the text
-// that it looks through. Where the table has a run, the whole known text is compared by its hash, and in the end by a second
-// one. Both hashes have random bases (text_hash.h): a text of n bytes is mistaken for another one once in (2^61 / n)^2
-// comparisons, whoever makes the texts, and a mistake would cost a cut in the wrong place. The run that stands for a text is
-// chosen by hash from all over the text, so that few texts have the same run: chunks often begin with the same title or path.
+// A table holds one run of kWindow bytes of every known text, with its place in the text. A search hashes
+// every run of the text that it looks through. Where the table has a run, the whole known text is compared by
+// its hash, and in the end by a second one. Both hashes have random bases (text_hash.h): a text of n bytes is
+// mistaken for another one once in (2^61 / n)^2 comparisons, whoever makes the texts, and a mistake would
+// cost a cut in the wrong place. The run that stands for a text is chosen by hash from all over the text, so
+// that few texts have the same run: chunks often begin with the same title or path.
 //
-// The texts themselves are not kept, only about a hundred bytes for each. Each namespace has known texts of its own.
+// The texts themselves are not kept, only about a hundred bytes for each. Each namespace has known texts of
+// its own.
 #pragma once
 
 #include <cstddef>
@@ -47,9 +49,9 @@ class KnownTexts {
   /// Makes the text known in this namespace. No effect if it is too short.
   void Add(std::string_view tenant_namespace, std::string_view text);
 
-  /// Where `text` has known texts of any of the namespaces: the one that begins first (of several the longest), then the first one
-  /// after its end, and so on; ascending, without overlaps. Time: some nanoseconds per byte and namespace, and
-  /// less than a microsecond for each of kMaxChecks comparisons.
+  /// Where `text` has known texts of any of the namespaces: the one that begins first (of several the
+  /// longest), then the first one after its end, and so on; ascending, without overlaps. Time: some
+  /// nanoseconds per byte and namespace, and less than a microsecond for each of kMaxChecks comparisons.
   std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text) const;
 
   int64_t size() const;

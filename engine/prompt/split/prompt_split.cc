@@ -45,7 +45,8 @@ std::vector<TextRange> Paragraphs(std::string_view text, const std::vector<TextR
   return found;  // what lies behind the last blank line is the question
 }
 
-/// Moves what lies before and in the passages of `text` into `chunks`. Which of them are passages is added to `passages`.
+/// Moves what lies before and in the passages of `text` into `chunks`. Which of them are passages is added to
+/// `passages`.
 void Cut(const std::vector<TextRange>& ranges, std::string* text, std::vector<std::string>* chunks,
          std::vector<int32_t>* passages) {
   size_t behind = 0;

@@ -1,6 +1,6 @@
-// Hashes of parts of a text in the time of a few steps each, whatever their length: polynomials modulo 2^61 - 1 (Karp and Rabin,
-// "Efficient randomized pattern-matching algorithms", IBM Journal 1987). The base is drawn at random, so that nobody can
-// make texts whose hashes collide.
+// Hashes of parts of a text in the time of a few steps each, whatever their length: polynomials modulo 2^61 -
+// 1 (Karp and Rabin, "Efficient randomized pattern-matching algorithms", IBM Journal 1987). The base is drawn
+// at random, so that nobody can make texts whose hashes collide.
 #pragma once
 
 #include <cstddef>

@@ -9,9 +9,9 @@
 
 namespace kvblend {
 
-/// Tokens of the prompt that will be computed even if every chunk is in the store, and the conversation up to here has been
-/// kept; with `finds_pages` also if all is in pages of others already that may be (shared_prefixes.h). Pure. `defaults`: the
-/// engine's ratio, for what `blend` leaves open.
+/// Tokens of the prompt that will be computed even if every chunk is in the store, and the conversation up to
+/// here has been kept; with `finds_pages` also if all is in pages of others already that may be
+/// (shared_prefixes.h). Pure. `defaults`: the engine's ratio, for what `blend` leaves open.
 int32_t LeastComputedTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
                             const RatioOptions& defaults, bool finds_pages);
 

@@ -1,5 +1,6 @@
-// Fits a correction to what attention makes of it, prompt after prompt (engine/kv/tuning/). Each layer is held to full
-// prefill's own queries, so that layers do not depend on each other and no derivative goes through the rest of the model.
+// Fits a correction to what attention makes of it, prompt after prompt (engine/kv/tuning/). Each layer is
+// held to full prefill's own queries, so that layers do not depend on each other and no derivative goes
+// through the rest of the model.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,8 @@ class CorrectionTuning {
     const prompt::PromptLayout& layout;
     absl::Span<const int32_t> answer;  // not empty
   };
-  /// One step of all layers on one example. What their attention misses before it, mean over the layers: 0 is nothing.
+  /// One step of all layers on one example. What their attention misses before it, mean over the layers: 0 is
+  /// nothing.
   absl::StatusOr<double> Step(const Example& example, PlacedPrompt& placed, double rate);
 
   kv::LearnedCorrection Mean() const;

@@ -22,8 +22,8 @@ class JudgedAnswers {
   JudgedAnswers(ModelRuntime& runtime, PromptRunner& runner, Anchoring anchoring)
       : runtime_(runtime), anchoring_(anchoring), runner_(runner) {}
 
-  /// Mean KL(full || reuse) in nats over full prefill's greedy tokens, nothing recomputed: without a correction, and then
-  /// with each of these. The runtime's correction is the last one then.
+  /// Mean KL(full || reuse) in nats over full prefill's greedy tokens, nothing recomputed: without a
+  /// correction, and then with each of these. The runtime's correction is the last one then.
   absl::StatusOr<std::vector<double>> Divergences(
       const prompt::PromptLayout& layout,
       absl::Span<const std::shared_ptr<const kv::LoadedCorrection>> corrections);

@@ -18,8 +18,9 @@
 
 namespace kvblend {
 
-/// Full prefill of prompts, one after the other. Not thread-safe; runtime and runner must outlive it. The chunks are stored by
-/// the runner, so that a prompt that comes again finds them as far as the store's budget goes.
+/// Full prefill of prompts, one after the other. Not thread-safe; runtime and runner must outlive it. The
+/// chunks are stored by the runner, so that a prompt that comes again finds them as far as the store's budget
+/// goes.
 class PlacedPrompt {
  public:
   PlacedPrompt(ModelRuntime& runtime, PromptRunner& runner, Anchoring anchoring)
@@ -47,7 +48,8 @@ class PlacedPrompt {
     absl::StatusOr<std::vector<float>> StoredOf(const Chunk& chunk) const;
     /// The attention that the question pays to each token in front of it, [question_begin].
     absl::StatusOr<std::vector<float>> QuestionMass() const;
-    /// The rotated queries of the question, and of the answer where it was given, [their tokens, num_heads * head_dim].
+    /// The rotated queries of the question, and of the answer where it was given, [their tokens, num_heads *
+    /// head_dim].
     absl::StatusOr<std::vector<float>> LastQueries() const;
     /// [num_heads * head_dim, hidden_dim]: what attention's output is multiplied by.
     absl::StatusOr<std::vector<float>> OutputWeights() const;
@@ -64,8 +66,8 @@ class PlacedPrompt {
     const absl::Span<const float> fresh_;
   };
 
-  /// Every layer in turn, with the beginning of an answer behind the prompt, or without. An error that `visit` returns ends
-  /// it. kInvalidArgument: the prompt has a history. Otherwise what storing its
+  /// Every layer in turn, with the beginning of an answer behind the prompt, or without. An error that
+  /// `visit` returns ends it. kInvalidArgument: the prompt has a history. Otherwise what storing its
   /// chunks or running the model gives.
   absl::Status VisitLayers(const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,
                            absl::FunctionRef<absl::Status(const Layer&, absl::Span<const Chunk>)> visit);

@@ -7,7 +7,8 @@
 
 namespace kvblend {
 
-/// Mean and mean deviation of the last answers, estimated as TCP estimates round trips (RFC 6298). Not thread-safe.
+/// Mean and mean deviation of the last answers, estimated as TCP estimates round trips (RFC 6298). Not
+/// thread-safe.
 class AnswerLengths {
  public:
   void Add(int32_t tokens) {

@@ -38,8 +38,8 @@ struct StoreEntryOptions {
   bool on_purpose = false;  // as store::InsertOptions means it
 };
 
-/// For the engine thread only. Of several that store the same chunk at the same time one computes it, and the others work on
-/// that when they have their turn.
+/// For the engine thread only. Of several that store the same chunk at the same time one computes it, and the
+/// others work on that when they have their turn.
 class ChunkStoring {
  public:
   /// Those that compute, by what they compute.

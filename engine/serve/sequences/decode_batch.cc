@@ -172,8 +172,8 @@ void DecodeBatch::Pause(size_t index) {
 void DecodeBatch::GivePagesUp(Member member) {
   counts_.preemptions.fetch_add(1, std::memory_order_relaxed);
   member.sequence->Pause();
-  // Whoever has several answers had more than their share of the pages. A party's only answer is preempted for
-  // the sake of others; it is not charged twice, so that the party's next prompt does not wait as well.
+  // Whoever has several answers had more than their share of the pages. A party's only answer is preempted
+  // for the sake of others; it is not charged twice, so that the party's next prompt does not wait as well.
   const Party& party = member.claim.party;
   member.pays_for_resuming = member.pays_for_resuming || HasRunning(party) ||
                              std::any_of(paused_.begin(), paused_.end(),

@@ -25,8 +25,8 @@ class DecodingSequence {
   virtual int32_t num_tokens() const = 0;
   /// Gives its pages up. What it has said stays, and Resume brings it back to where it was.
   virtual void Pause() = 0;
-  /// Does a unit of work, a part of a layer, towards having its KV in pages again. Returns whether it has: then it can be
-  /// decoded on, to the same tokens as if it had never been paused. Errors: those of prompts.
+  /// Does a unit of work, a part of a layer, towards having its KV in pages again. Returns whether it has:
+  /// then it can be decoded on, to the same tokens as if it had never been paused. Errors: those of prompts.
   virtual absl::StatusOr<bool> Resume() = 0;
   /// The last token that was chosen and delivered: its KV is not in the pages yet.
   virtual int32_t next_token() const = 0;
@@ -34,15 +34,16 @@ class DecodingSequence {
   virtual absl::Status KeepGoing() = 0;
   /// What may come behind next_token(), at most so many tokens; nothing where there is nothing to guess from.
   virtual generate::PromptLookup::Guess Guess(int32_t max_tokens) = 0;
-  /// How the token is to be chosen that stands so many places behind the one after next_token(). What it points to is
-  /// valid until Continue. REQUIRES: index == 0, or Guess has given as many tokens
+  /// How the token is to be chosen that stands so many places behind the one after next_token(). What it
+  /// points to is valid until Continue. REQUIRES: index == 0, or Guess has given as many tokens
   virtual kernels::SamplingSpec Sampling(int32_t index) = 0;
   /// The chunks of the prompt that the answer's attention is measured to; none: nothing is measured.
   virtual absl::Span<const prompt::Span> attributed_chunks() const = 0;
-  /// Takes what the last token that was delivered attends to. Called where there are attributed_chunks, before Continue.
+  /// Takes what the last token that was delivered attends to. Called where there are attributed_chunks,
+  /// before Continue.
   virtual void Attribute(std::vector<ChunkAttention> chunks) = 0;
-  /// Delivers the token that was chosen by Sampling(0). Returns whether the sequence goes on; otherwise it has told its
-  /// observer.
+  /// Delivers the token that was chosen by Sampling(0). Returns whether the sequence goes on; otherwise it
+  /// has told its observer.
   virtual bool Continue(const kernels::SampledToken& sampled) = 0;
   /// Ends it with an error; tells its observer.
   virtual void Fail(const absl::Status& status) = 0;

@@ -11,8 +11,8 @@
 
 namespace kvblend {
 
-/// The parts of the prompt that have tokens, in order. `candidates` are those that the prefill chose from. Where a token ends
-/// inside a character, the character's text belongs to the token that completes it. Pure.
+/// The parts of the prompt that have tokens, in order. `candidates` are those that the prefill chose from.
+/// Where a token ends inside a character, the character's text belongs to the token that completes it. Pure.
 std::vector<ExplainedSpan> ExplainPrompt(const prompt::PromptLayout& layout, const text::Tokenizer& tokenizer,
                                          const blend::Candidates& candidates,
                                          const blend::PrefillResult& prefill);

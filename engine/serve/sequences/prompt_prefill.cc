@@ -86,7 +86,8 @@ int32_t ExactPrefix(const blend::ReusePlan& plan, absl::Span<const int32_t> reco
   size_t next = 0;
   for (const blend::CandidateSpan& span : plan.candidates.spans) {
     for (int32_t position = span.begin; position < span.end; ++position, ++next) {
-      // Rows that follow each other from the first inexact one on see nothing but what is exact or computed with them.
+      // Rows that follow each other from the first inexact one on see nothing but what is exact or computed
+      // with them.
       if (next == recomputed.size() || recomputed[next] != position) return position;
     }
   }

@@ -76,10 +76,11 @@ class PromptPrefill {
     kv::PageUse use;
   };
 
-  /// Goes on from a kept sequence where there is one, or else begins with the pages of another that begins with the same
-  /// exact tokens. `layout` must outlive it, and `trace`, which may be null. `again`: gives the same KV as when that was
-  /// recorded, as long as what was reused is still there; it keeps nothing for learning, and need not outlive the call.
-  /// kResourceExhausted when there are too few pages. REQUIRES: valid options.
+  /// Goes on from a kept sequence where there is one, or else begins with the pages of another that begins
+  /// with the same exact tokens. `layout` must outlive it, and `trace`, which may be null. `again`: gives the
+  /// same KV as when that was recorded, as long as what was reused is still there; it keeps nothing for
+  /// learning, and need not outlive the call. kResourceExhausted when there are too few pages. REQUIRES:
+  /// valid options.
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(
       const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
       std::string_view tenant_namespace, RequestTrace* trace = nullptr, const PrefillRecord* again = nullptr);
@@ -87,8 +88,9 @@ class PromptPrefill {
   static int64_t PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
                               const BlendOptions& options, std::string_view tenant_namespace,
                               const PrefillRecord* again);
-  /// What it went on from is kept again, unless it is done. What it has computed behind that goes: all rows of a pass are carried
-  /// through one layer after the other, so before its end there is no token with KV in all of them.
+  /// What it went on from is kept again, unless it is done. What it has computed behind that goes: all rows
+  /// of a pass are carried through one layer after the other, so before its end there is no token with KV in
+  /// all of them.
   ~PromptPrefill();
 
   /// Does a unit of work: a part of a layer. Returns whether the prompt is done. Errors: keep_going's, the
@@ -99,8 +101,8 @@ class PromptPrefill {
   /// ever while it waits for a slower tier.
   double predicted_seconds_left() const;
 
-  /// How many tokens it has computed since it was planned: of all that it will, the share that its work has of what that was
-  /// predicted to take, rounded up. 0 where nothing was predicted.
+  /// How many tokens it has computed since it was planned: of all that it will, the share that its work has
+  /// of what that was predicted to take, rounded up. 0 where nothing was predicted.
   int64_t computed_tokens() const;
 
   /// REQUIRES: Step has returned true.

@@ -1,9 +1,11 @@
-// Sequences that begin with the same tokens, each of them exact there, hold the pages of these together: the first one has
-// loaded or computed them, the others read them as they are, and whoever writes behind them does so in pages of his own
-// (engine/kv/sequence_pages.h). That takes the memory of one, and spares all others what the first one has done.
+// Sequences that begin with the same tokens, each of them exact there, hold the pages of these together: the
+// first one has loaded or computed them, the others read them as they are, and whoever writes behind them
+// does so in pages of his own (engine/kv/sequence_pages.h). That takes the memory of one, and spares all
+// others what the first one has done.
 //
-// What was blended is never shared: it is right for one prompt alone. Nor does a prompt take more than what would be exact in
-// it anyway, so that its answer is the same, but for the roundings of sums, whoever else is there.
+// What was blended is never shared: it is right for one prompt alone. Nor does a prompt take more than what
+// would be exact in it anyway, so that its answer is the same, but for the roundings of sums, whoever else is
+// there.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +42,8 @@ int32_t AgreeUntil(const TokenRanges& a, const TokenRanges& b);
 /// REQUIRES: it begins where the last one of `ranges` ends, or behind.
 void AppendRange(TokenRange range, TokenRanges& ranges);
 
-/// How many leading tokens of a prompt would be exact if it were prefilled by itself, without looking at the store: all before
-/// the second chunk, and where everything is recomputed all before the question.
+/// How many leading tokens of a prompt would be exact if it were prefilled by itself, without looking at the
+/// store: all before the second chunk, and where everything is recomputed all before the question.
 int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
                           const RatioOptions& ratio);
 
@@ -91,8 +93,8 @@ class SharedPrefixes {
     Entries::iterator entry_;
   };
 
-  /// Offers the KV of these tokens, exact and there in every layer, to prompts of the same namespace. The pages must outlive
-  /// the offer, and keep them as they are that long.
+  /// Offers the KV of these tokens, exact and there in every layer, to prompts of the same namespace. The
+  /// pages must outlive the offer, and keep them as they are that long.
   Offer Add(std::string_view tenant_namespace, absl::Span<const int32_t> token_ids, TokenRanges loaded,
             const kv::SequencePages& pages);
 

@@ -1,9 +1,11 @@
-// What replicas that share chunks tell each other of what they have learned from (engine/kv/moments_messages.h): each leaves
-// its moments on a board that all of them see (engine/store/replica_board.h), and takes those of the others for its fits.
+// What replicas that share chunks tell each other of what they have learned from
+// (engine/kv/moments_messages.h): each leaves its moments on a board that all of them see
+// (engine/store/replica_board.h), and takes those of the others for its fits.
 //
-// Nothing is counted twice: a replica has one place on the board, which its next revision replaces; a learner whose moments
-// outlive its process keeps its name with them; and what stands under its own name is not read. Nothing depends on the board:
-// what can't be left there is left at the next turn, and what can't be had is not in the fit.
+// Nothing is counted twice: a replica has one place on the board, which its next revision replaces; a learner
+// whose moments outlive its process keeps its name with them; and what stands under its own name is not read.
+// Nothing depends on the board: what can't be left there is left at the next turn, and what can't be had is
+// not in the fit.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +30,11 @@ namespace kvblend {
 /// For the thread that learns, but for stats(), which is thread-safe. Calls may block as the board's do.
 class MomentsSharing final : public kv::OtherPairs {
  public:
-  /// A fit takes the moments of at most so many other servers; of more, those that have seen the most. It has the moments of one
-  /// layer of one server in memory at a time.
+  /// A fit takes the moments of at most so many other servers; of more, those that have seen the most. It has
+  /// the moments of one layer of one server in memory at a time.
   static constexpr int32_t kMaxReplicas = 16;
-  /// What a server has left on the board expires after so many intervals between writes without a sign of life, but not before a
-  /// minute has passed.
+  /// What a server has left on the board expires after so many intervals between writes without a sign of
+  /// life, but not before a minute has passed.
   static constexpr int32_t kTurnsToLive = 60;
 
   struct Options {
@@ -48,7 +50,8 @@ class MomentsSharing final : public kv::OtherPairs {
     int64_t failures = 0;         // times that the board could not be written or read
   };
 
-  /// `board` must outlive it. `left_before`: something of an earlier process may stand under this name. REQUIRES: replica != 0.
+  /// `board` must outlive it. `left_before`: something of an earlier process may stand under this name.
+  /// REQUIRES: replica != 0.
   MomentsSharing(store::ReplicaBoard& board, const kv::LearnerOptions& learner, uint64_t replica,
                  bool left_before, const Options& options);
 
@@ -59,9 +62,9 @@ class MomentsSharing final : public kv::OtherPairs {
   absl::Time next_turn() const { return next_turn_; }
   void EndTurn();
 
-  /// Leaves what was seen on the board if that has grown enough since the last time (a thirty-second part, or 64 chunks) and
-  /// 4 MiB per second are not exceeded; otherwise prolongs what stands there when it is time to. `all`: any growth, at once.
-  /// keep_going is asked between parts.
+  /// Leaves what was seen on the board if that has grown enough since the last time (a thirty-second part, or
+  /// 64 chunks) and 4 MiB per second are not exceeded; otherwise prolongs what stands there when it is time
+  /// to. `all`: any growth, at once. keep_going is asked between parts.
   void Publish(const kv::LearnerState& state, bool all, absl::FunctionRef<bool()> keep_going);
   /// Takes what it has left off the board. When that fails, the next call tries again.
   void Withdraw();
@@ -73,8 +76,8 @@ class MomentsSharing final : public kv::OtherPairs {
   /// There has been no fit.
   void ForgetFits() { fitted_at_fit_.clear(); }
 
-  // OtherPairs, as of the last look. A replica whose moments can't be had is left out from then on: until its next revision
-  // if they are refused, otherwise until the next look.
+  // OtherPairs, as of the last look. A replica whose moments can't be had is left out from then on: until its
+  // next revision if they are refused, otherwise until the next look.
   Seen seen() const override;
   bool AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back,
              absl::FunctionRef<bool()> keep_going) override;

@@ -341,7 +341,8 @@ void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::
       ++stats_.read_errors;
     }
     // A device's error says nothing of the bytes, which may be read another time; but should somebody have
-    // the chunk's KV meanwhile, Put writes it anew. Until then another layer's success says nothing of this one.
+    // the chunk's KV meanwhile, Put writes it anew. Until then another layer's success says nothing of this
+    // one.
     if (const auto slot = FindGeneration(key, generation); slot.has_value() && !status.ok() && !is_damaged) {
       index_.SetSuspect(*slot);
     }

@@ -82,8 +82,8 @@ class ClusterClient final : private NodeObserver {
   /// As RedisNode::Cancel.
   void Cancel(uint64_t id);
 
-  /// Of the node with this key, RedisNode::period; 0: there is none. As long as it is the same, what was there is
-  /// lost at most to eviction and to commands of others.
+  /// Of the node with this key, RedisNode::period; 0: there is none. As long as it is the same, what was
+  /// there is lost at most to eviction and to commands of others.
   uint64_t PeriodOf(const std::string& key) const;
 
   /// Waits until what is known of the nodes is as wanted. False: not by `deadline` (real time).

@@ -101,8 +101,8 @@ class RedisTier final : public LowerTier {
 
   // --- for operators, and placement -----------------------------------------------------------------------
 
-  /// What this process has found or put there in the last minutes, since when its node has not failed and no such entry was
-  /// missed; asks nobody.
+  /// What this process has found or put there in the last minutes, since when its node has not failed and no
+  /// such entry was missed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
@@ -133,8 +133,8 @@ class RedisTier final : public LowerTier {
   /// Not waited for.
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
-  /// The entry is not there. If it should be, others may have gone with it, as with FLUSHALL: then nothing is believed to be
-  /// there any more, which costs a question for each of them that is offered again.
+  /// The entry is not there. If it should be, others may have gone with it, as with FLUSHALL: then nothing is
+  /// believed to be there any more, which costs a question for each of them that is offered again.
   void Miss(const ChunkKey& key, uint64_t period);
   /// `period`: of the node, from before it told or was told.
   void Remember(const ChunkKey& key, absl::Duration left, uint64_t period);

@@ -22,7 +22,8 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
-/// What getaddrinfo answers; `flags` as its hints have them. kUnavailable: there is no address, or nobody to ask.
+/// What getaddrinfo answers; `flags` as its hints have them. kUnavailable: there is no address, or nobody to
+/// ask.
 absl::StatusOr<std::vector<SocketAddress>> AskSystem(const Endpoint& endpoint, int flags);
 
 /// Runs getaddrinfo, which can't be told when to give up, on a thread of its own. Thread-safe.
@@ -34,8 +35,8 @@ class Resolver {
   explicit Resolver(Lookup lookup = [](const Endpoint& endpoint) {
     return AskSystem(endpoint, AI_ADDRCONFIG);
   });
-  /// Waits for nothing: where a name server does not answer, a lookup may take minutes. What is under way goes on, and its thread
-  /// ends with it.
+  /// Waits for nothing: where a name server does not answer, a lookup may take minutes. What is under way
+  /// goes on, and its thread ends with it.
   ~Resolver();
   Resolver(const Resolver&) = delete;
   Resolver& operator=(const Resolver&) = delete;

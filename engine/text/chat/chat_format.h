@@ -68,8 +68,8 @@ struct ChatFormat {
   Trimming first_user = {};         // a user's text at the start of a prompt, without system text before it
   Trimming user_after_system = {};  // a user's text right behind the system text
   Trimming assistant = {};
-  /// What ends a model's thoughts, as "</think>": of an assistant's text, what stands before the last one and the mark
-  /// itself are dropped, and the rest is trimmed by `behind_thoughts`. Empty: thoughts stay.
+  /// What ends a model's thoughts, as "</think>": of an assistant's text, what stands before the last one and
+  /// the mark itself are dropped, and the rest is trimmed by `behind_thoughts`. Empty: thoughts stay.
   std::string thoughts_end = {};
   Trimming behind_thoughts = {};
   /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the

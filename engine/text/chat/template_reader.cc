@@ -18,8 +18,8 @@ namespace {
 // Around the number of a mark: characters of the private use area, which no template has and nothing changes.
 constexpr std::string_view kMarkBegin = "\xEF\xA3\xB1";  // U+F8F1
 constexpr std::string_view kMarkEnd = "\xEF\xA3\xB2";    // U+F8F2
-// Whitespace around marks, other at the left than at the right, to see which of it stays: all, all but the outer line
-// break, or none.
+// Whitespace around marks, other at the left than at the right, to see which of it stays: all, all but the
+// outer line break, or none.
 constexpr std::string_view kLeftPad = "\n \n\t";
 constexpr std::string_view kRightPad = "\t\n \n";
 enum class Strips : uint8_t { kNothing, kLineBreaks, kSpace };

@@ -10,12 +10,12 @@
 
 namespace kvblend::text {
 
-/// Parses `bytes`. kInvalidArgument naming `name` when they are no JSON object, are nested too deeply or hold too many
-/// values: memory is bounded by the two limits, whatever the bytes say.
+/// Parses `bytes`. kInvalidArgument naming `name` when they are no JSON object, are nested too deeply or hold
+/// too many values: memory is bounded by the two limits, whatever the bytes say.
 absl::StatusOr<nlohmann::json> ParseJson(std::string_view bytes, std::string_view name);
 
-/// A value in a document, which must outlive it. A member that is missing is null, as in files of Hugging Face
-/// tokenizers. Wrong types are kInvalidArgument naming the document and the path of the value.
+/// A value in a document, which must outlive it. A member that is missing is null, as in files of Hugging
+/// Face tokenizers. Wrong types are kInvalidArgument naming the document and the path of the value.
 class JsonValue {
  public:
   JsonValue(std::string_view document, const nlohmann::json& json) : document_(document), json_(&json) {}

@@ -17,7 +17,8 @@ namespace kvblend::text {
 namespace {
 
 constexpr int32_t kNoType = 0;  // of an id that has no token yet
-// How much less probable than any piece an unknown character is, in SentencePiece and in Hugging Face tokenizers.
+// How much less probable than any piece an unknown character is, in SentencePiece and in Hugging Face
+// tokenizers.
 constexpr double kUnknownPenalty = 10;
 
 // Puts `token` at `id`; false when another is there.

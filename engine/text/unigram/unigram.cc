@@ -7,8 +7,8 @@
 namespace kvblend::text {
 namespace {
 
-// A text is segmented in parts of at most so many bytes, so that lengths fit and memory stays bounded; only texts that
-// are longer than any prompt have more than one.
+// A text is segmented in parts of at most so many bytes, so that lengths fit and memory stays bounded; only
+// texts that are longer than any prompt have more than one.
 constexpr size_t kMaxSegmented = size_t{64} << 20;
 
 // The end of the first part of `text`, which divides no character.

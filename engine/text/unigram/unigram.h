@@ -1,5 +1,6 @@
-// Segmentation by a unigram language model (Kudo, "Subword Regularization", ACL 2018, section 3.2): of all ways to
-// write a text as pieces, the one whose log-probabilities have the largest sum, by Viterbi's algorithm.
+// Segmentation by a unigram language model (Kudo, "Subword Regularization", ACL 2018, section 3.2): of all
+// ways to write a text as pieces, the one whose log-probabilities have the largest sum, by Viterbi's
+// algorithm.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@ namespace kvblend::text {
 /// Immutable once finished; safe from any thread.
 class UnigramModel {
  public:
-  /// In what sums are carried, which decides between segmentations of nearly equal probability: SentencePiece has
-  /// single precision, Hugging Face tokenizers have double.
+  /// In what sums are carried, which decides between segmentations of nearly equal probability: SentencePiece
+  /// has single precision, Hugging Face tokenizers have double.
   enum class Precision : uint8_t { kSingle, kDouble };
 
   /// `text` must outlive the model, and no other piece may have it.
@@ -25,9 +26,10 @@ class UnigramModel {
   /// Must be called once, after the last Add. `unknown_score`: the score of a character that is not a piece.
   void Finish(double unknown_score, Precision precision);
 
-  /// Appends the tokens of `text`, valid UTF-8. Characters that are no piece become what `pieces` have for them
-  /// (Pieces::AppendCharacter); where that is the unknown token, one stands for neighbouring characters together. n bytes
-  /// take 16 n bytes of memory, and time n times the lengths of the pieces that begin at one place.
+  /// Appends the tokens of `text`, valid UTF-8. Characters that are no piece become what `pieces` have for
+  /// them (Pieces::AppendCharacter); where that is the unknown token, one stands for neighbouring characters
+  /// together. n bytes take 16 n bytes of memory, and time n times the lengths of the pieces that begin at
+  /// one place.
   void AppendTokens(std::string_view text, const Pieces& pieces, std::vector<TokenId>* output) const;
 
  private:

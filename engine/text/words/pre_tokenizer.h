@@ -1,7 +1,7 @@
 // Pre-tokenizers of byte-level BPE: they cut text into words, inside which alone merges happen.
 //
-// Each is a list of patterns (word_patterns.h), as in the published tokenizer.json files: the first cuts the text at its
-// matches, the next each of the pieces, matches and what lies between them alike, and so on.
+// Each is a list of patterns (word_patterns.h), as in the published tokenizer.json files: the first cuts the
+// text at its matches, the next each of the pieces, matches and what lies between them alike, and so on.
 #pragma once
 
 #include <array>

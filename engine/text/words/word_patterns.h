@@ -1,5 +1,5 @@
-// The regular expressions that pre-tokenizers are made of, each written by hand for one published pattern, linear in
-// the text and without recursion. Internal to engine/text.
+// The regular expressions that pre-tokenizers are made of, each written by hand for one published pattern,
+// linear in the text and without recursion. Internal to engine/text.
 #pragma once
 
 #include <cstddef>
@@ -35,8 +35,8 @@ struct LlamaPattern {
   int max_numbers = 3;
 };
 
-/// What tells one pattern of GPT-4o's family from another, where UP is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and LOW is
-/// [\p{Ll}\p{Lm}\p{Lo}\p{M}]; the contractions are those of Llama 3:
+/// What tells one pattern of GPT-4o's family from another, where UP is [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and
+/// LOW is [\p{Ll}\p{Lm}\p{Lo}\p{M}]; the contractions are those of Llama 3:
 ///   [^\r\n\p{L}\p{N}]?UP*LOW+contraction?|[^\r\n\p{L}\p{N}]?UP+LOW*contraction?|\p{N}{1,max_numbers}
 ///   | ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+
 struct CasePattern {
@@ -48,7 +48,8 @@ struct CasePattern {
 size_t MatchGpt2(const Stretch& stretch, size_t begin);
 size_t MatchLlama(const Stretch& stretch, size_t begin, const LlamaPattern& pattern);
 size_t MatchCases(const Stretch& stretch, size_t begin, const CasePattern& pattern);
-/// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*
+/// [!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+/// ?[\p{P}\p{S}]+[\r\n]*
 /// |\s*[\r\n]+|\s+(?!\S)|\s+
 size_t MatchDeepSeekV3(const Stretch& stretch, size_t begin);
 

@@ -39,12 +39,13 @@ struct AttentionArgs {
     for (int64_t r = 0; r < rows; ++r) CapScores(scores + r * kKeyBlock, keys);
   }
 
-  /// What the softmax of a query head divides by: `sum` of powers of two relative to `max` over its keys, and its sink.
+  /// What the softmax of a query head divides by: `sum` of powers of two relative to `max` over its keys, and
+  /// its sink.
   float Denominator(int64_t head, float max, float sum) const {
     return spec.sinks.data == nullptr ? sum : sum + std::exp2(Sink(head) - max);
   }
-  /// The logarithm to base 2 of that sum, absolute, times the number of heads: 2^(score - it) is what a key gets of the
-  /// attention mass.
+  /// The logarithm to base 2 of that sum, absolute, times the number of heads: 2^(score - it) is what a key
+  /// gets of the attention mass.
   float LogMassSum(int64_t head, float max, float sum) const {
     if (spec.sinks.data != nullptr) {
       const float top = std::max(max, Sink(head));

@@ -21,7 +21,8 @@ struct RowChunk {
   int32_t count;  // 1 to kMaxColumnRows
 };
 
-/// The rows of x in the order in which experts multiply them, as words of `dtype`, and the sums of sixteens of their inputs.
+/// The rows of x in the order in which experts multiply them, as words of `dtype`, and the sums of sixteens
+/// of their inputs.
 struct CodeInputs {
   uint32_t* words;  // [rows][steps]
   float* sums;      // [rows][sixteens]
@@ -59,8 +60,8 @@ void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, c
                  std::min(kColumnOutputs, out.cols - first_output), targets);
 }
 
-// Calls multiply(chunk, column, its first output) for all columns of all chunks, in one loop, so that a token's few
-// experts keep all threads busy to the end.
+// Calls multiply(chunk, column, its first output) for all columns of all chunks, in one loop, so that a
+// token's few experts keep all threads busy to the end.
 void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const RowChunk> chunks,
                 int64_t outputs,
                 absl::FunctionRef<void(const RowChunk&, const QuantizedColumn&, int64_t)> multiply) {

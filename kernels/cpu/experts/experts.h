@@ -1,9 +1,9 @@
-// A mixture of experts on the CPU. Each expert is a matrix of its own (linear/packed_weights.h), so that only those are
-// read that a row was sent to, and the products are those of linear/linear.h.
+// A mixture of experts on the CPU. Each expert is a matrix of its own (linear/packed_weights.h), so that only
+// those are read that a row was sent to, and the products are those of linear/linear.h.
 //
-// Rows are grouped by expert. Which way the products are computed follows from the number of rows of the whole call alone,
-// never from how many of them an expert got, and each way computes a row as if it were alone: so a row's result does not
-// depend on the others.
+// Rows are grouped by expert. Which way the products are computed follows from the number of rows of the
+// whole call alone, never from how many of them an expert got, and each way computes a row as if it were
+// alone: so a row's result does not depend on the others.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@
 
 namespace kvblend::kernels {
 
-/// So many rows per expert, were all of them to get as many, are multiplied straight from codes; beyond them a block of
-/// weights is worth expanding. The work grows with the number of rows either way, but codes are unpacked for every
-/// kMaxColumnRows of them.
+/// So many rows per expert, were all of them to get as many, are multiplied straight from codes; beyond them
+/// a block of weights is worth expanding. The work grows with the number of rows either way, but codes are
+/// unpacked for every kMaxColumnRows of them.
 inline constexpr int64_t kMaxRowsOfCodes = kMaxColumnRows;
 
 /// Immutable after creation, so any number of threads may read it.
@@ -47,8 +47,8 @@ class CpuExperts final : public PackedExperts {
   const std::vector<std::unique_ptr<CpuWeights>> experts_;  // at least one
 };
 
-/// The rows of an ExpertLinear's output by expert: those of expert e are rows[begin[e]] .. rows[begin[e + 1] - 1],
-/// ascending.
+/// The rows of an ExpertLinear's output by expert: those of expert e are rows[begin[e]] .. rows[begin[e + 1]
+/// - 1], ascending.
 struct ExpertRows {
   absl::Span<const int32_t> begin;  // [num_experts + 1]
   absl::Span<const int32_t> rows;
@@ -62,8 +62,8 @@ struct ExpertRows {
 absl::Status CpuExpertLinear(CpuContext& context, ConstMatrixView x, const CpuExperts& experts,
                              IndicesView chosen, MatrixView out);
 
-/// The products of experts that are kept as codes, straight from them: all of an operation in one parallel loop. Experts
-/// that are kept otherwise are left out.
+/// The products of experts that are kept as codes, straight from them: all of an operation in one parallel
+/// loop. Experts that are kept otherwise are left out.
 absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const CpuExperts& experts,
                                 const ExpertRows& rows, MatrixView out);
 

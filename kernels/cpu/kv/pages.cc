@@ -95,7 +95,8 @@ class LoadedSections {
   simd::ScaleAndOffset k_correction_, v_correction_;
 };
 
-/// Calls load(first, rows) for rows of K that are of one kind, `first` of them behind `row`, until all `count` were.
+/// Calls load(first, rows) for rows of K that are of one kind, `first` of them behind `row`, until all
+/// `count` were.
 template <typename Load>
 void ForKeysOfOneKind(const LoadedSections& from, int64_t row, int64_t count, const Load& load) {
   for (int64_t i = 0; i < count;) {

@@ -91,8 +91,8 @@ class PartPacker {
     return codes;
   }
 
-  // Calls body(key, count, rows) for keys of one panel that are contiguous, rows being in the tiles' type, or where they become
-  // codes in any. Runs begin at even keys: two keys that share a word are in one run.
+  // Calls body(key, count, rows) for keys of one panel that are contiguous, rows being in the tiles' type, or
+  // where they become codes in any. Runs begin at even keys: two keys that share a word are in one run.
   template <typename Body>
   void ForEachRun(const PageValues& source, int64_t begin, int64_t end, const Body& body) const {
     const bool fits = tiles_.codes ? pages_.dtype != DataType::kInt8 : pages_.dtype == tiles_.dtype;

@@ -1,28 +1,33 @@
-// Products of codes: activations in 8 or in 16 bits, and weights in at most 8, with a step for every group of 16 or 32
-// inputs of a row, as the weights of GGUF files have them. Codes of a group are multiplied and summed as integers,
-// exactly; groups are summed in fp32, in order. So a row's result is the same bit for bit in whatever way and
-// company it is computed. A large activation makes the others of its group coarse, not its row.
+// Products of codes: activations in 8 or in 16 bits, and weights in at most 8, with a step for every group of
+// 16 or 32 inputs of a row, as the weights of GGUF files have them. Codes of a group are multiplied and
+// summed as integers, exactly; groups are summed in fp32, in order. So a row's result is the same bit for bit
+// in whatever way and company it is computed. A large activation makes the others of its group coarse, not
+// its row.
 //
 // Dettmers et al., "LLM.int8()", NeurIPS 2022, section 2.1, show why one step per row is too few.
 //
-// In 8 bits, four inputs' codes are one word. Words take the inputs in the order in which a column's planes give them
-// with the fewest instructions (quantized_matrix.h): of every eight, 0 4 1 5 and 2 6 3 7. In 16 bits a word is a pair of
-// neighbours, of weights as of activations: twice the multiplications, and activations more exact than in bf16.
+// In 8 bits, four inputs' codes are one word. Words take the inputs in the order in which a column's planes
+// give them with the fewest instructions (quantized_matrix.h): of every eight, 0 4 1 5 and 2 6 3 7. In 16
+// bits a word is a pair of neighbours, of weights as of activations: twice the multiplications, and
+// activations more exact than in bf16.
 //
-// A few rows in 16 bits are multiplied straight from a column as rows in 8 bits are, in two terms: code = 255 * high +
-// low. The column's codes are unpacked once for both, and the sums of a group are the same whole number as of pairs. Codes
-// of more than 4 bits are expanded to pairs instead where bytes have no room for their products.
+// A few rows in 16 bits are multiplied straight from a column as rows in 8 bits are, in two terms: code = 255
+// * high + low. The column's codes are unpacked once for both, and the sums of a group are the same whole
+// number as of pairs. Codes of more than 4 bits are expanded to pairs instead where bytes have no room for
+// their products.
 //
-// A prompt's rows in 16 bits have wide groups, of up to kMostWideInputs inputs, in which every weight becomes a code of 12 bits
-// and every activation one of 13, signs included: sums of a group still fit into 32 bits, and are scaled an eighth as often.
-// There a row's result is the same in any company too, but another than with the file's codes; it is nearer to the exact one
-// than in bf16 (docs/performance.md, "16 bits").
+// A prompt's rows in 16 bits have wide groups, of up to kMostWideInputs inputs, in which every weight becomes
+// a code of 12 bits and every activation one of 13, signs included: sums of a group still fit into 32 bits,
+// and are scaled an eighth as often. There a row's result is the same in any company too, but another than
+// with the file's codes; it is nearer to the exact one than in bf16 (docs/performance.md, "16 bits").
 //
-// Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the processor has
-// kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that the most that a group holds and
-// the least both have a code. Steps are small multiples of one step of the row, so that sums are added as integers, and
-// what is small beside the row's largest is as coarse as in 16 bits at most. With VNNI both are of all 32 inputs of a group. Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-// Inference", CVPR 2018, section 2, have zero points; weights' sums, which these are multiplied by, are made with the block.
+// Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the
+// processor has kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that
+// the most that a group holds and the least both have a code. Steps are small multiples of one step of the
+// row, so that sums are added as integers, and what is small beside the row's largest is as coarse as in 16
+// bits at most. With VNNI both are of all 32 inputs of a group. Jacob et al., "Quantization and Training of
+// Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2, have zero points;
+// weights' sums, which these are multiplied by, are made with the block.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +45,8 @@ inline constexpr int64_t kMaxCodeRows = 6;
 /// Inputs that a word of 8-bit codes holds.
 inline constexpr int64_t kCodesPerWord = 4;
 
-/// What the upper one of a 16-bit code's two terms counts. Odd, so that no code lies midway between two of its multiples.
+/// What the upper one of a 16-bit code's two terms counts. Odd, so that no code lies midway between two of
+/// its multiples.
 inline constexpr int32_t kTermBase = 255;
 
 /// Four inputs' codes in 16 bits as two words of 8: code = kTermBase * high + low, terms of magnitude <= 127.
@@ -54,8 +60,8 @@ inline constexpr int32_t kLargestRowCode = (kTermBase + 1) * 127;
 template <>
 inline constexpr int32_t kLargestRowCode<int8_t> = 127;
 
-/// A group of 32 inputs in 8 bits, of which one half are the even ones and the other the odd ones; value = the row's step *
-/// multiple * (code - zero point), multiple and zero point of its half.
+/// A group of 32 inputs in 8 bits, of which one half are the even ones and the other the odd ones; value =
+/// the row's step * multiple * (code - zero point), multiple and zero point of its half.
 struct AsymmetricGroup {
   static constexpr int64_t kInputs = 32, kHalfInputs = 16;
   static constexpr int32_t kLargestMultiple = 255;
@@ -68,8 +74,9 @@ struct AsymmetricGroup {
 };
 static_assert(AsymmetricGroup::kLargestMultiple * 128 <= INT16_MAX);
 
-/// The same with one step and one zero point for all 32 inputs; value = the group's step * (code - zero point). Coarser than
-/// halves, and fewer instructions where one adds four products of bytes in 32 bits (codes/whole_groups-inl.h).
+/// The same with one step and one zero point for all 32 inputs; value = the group's step * (code - zero
+/// point). Coarser than halves, and fewer instructions where one adds four products of bytes in 32 bits
+/// (codes/whole_groups-inl.h).
 struct AsymmetricWholeGroup {
   static constexpr int64_t kInputs = 32;
   /// Of weights: sums of a group's codes in fractions fit into 16 bits.
@@ -93,9 +100,9 @@ constexpr int64_t WideGroup(int64_t cols) {
   return RoundUp((cols + groups - 1) / groups, kChunkInputs);
 }
 
-/// Rows of activations; value = step * code. Columns are padded to kChunkInputs and whole groups with zeros. Rows that are
-/// multiplied together are a tile: one stream of memory, in which their codes of a group lie behind each other. Asymmetric
-/// rows have one step each, that of their first group, and sums in such steps.
+/// Rows of activations; value = step * code. Columns are padded to kChunkInputs and whole groups with zeros.
+/// Rows that are multiplied together are a tile: one stream of memory, in which their codes of a group lie
+/// behind each other. Asymmetric rows have one step each, that of their first group, and sums in such steps.
 template <class Code>
 struct CodedRows {
   static constexpr bool kAsymmetric =
@@ -107,12 +114,14 @@ struct CodedRows {
   /// Inputs that a word holds, of rows as of weights.
   static constexpr int64_t kPerWord =
       kAsymmetric ? kCodesPerWord : static_cast<int64_t>(kInputs * sizeof(uint32_t) / sizeof(Code));
-  /// Words of a block's output for so many inputs; asymmetric ones have one more per group, with the sums of its halves' codes.
+  /// Words of a block's output for so many inputs; asymmetric ones have one more per group, with the sums of
+  /// its halves' codes.
   static constexpr int64_t BlockWords(int64_t inputs) {
     return inputs / kPerWord + (kAsymmetric ? inputs / AsymmetricGroup::kInputs : 0);
   }
 
-  // [rows / tile_rows, groups, tile_rows, group / kInputs] of magnitude <= kLargestRowCode, in the order of words
+  // [rows / tile_rows, groups, tile_rows, group / kInputs] of magnitude <= kLargestRowCode, in the order of
+  // words
   Code* codes = nullptr;
   float* steps = nullptr;  // [rows / tile_rows, groups, tile_rows]
   float* sums = nullptr;   // like steps: sums of a group's values
@@ -161,16 +170,16 @@ struct BlockCodes {
 template <class Code>
 using RowQuantizer = void (*)(const void* x, DataType dtype, int64_t n, const CodedRows<Code>& out);
 
-/// Products of many rows of activations in one size of codes, by blocks of weights. Thread-safe functions over memory that
-/// callers have checked.
+/// Products of many rows of activations in one size of codes, by blocks of weights. Thread-safe functions
+/// over memory that callers have checked.
 template <class Code>
 struct BlockKernels {
   int64_t rows = 0;   // of multiply; at most kMaxCodeRows
   int64_t width = 0;  // of BlockCodes
 
   RowQuantizer<Code> quantize = nullptr;
-  /// The codes of a column, for its sixteen outputs; out.bits is the block's already. REQUIRES: column.format.group is a multiple of `group`, or that is a
-  /// wide group
+  /// The codes of a column, for its sixteen outputs; out.bits is the block's already. REQUIRES:
+  /// column.format.group is a multiple of `group`, or that is a wide group
   void (*expand)(const QuantizedColumn& column, int64_t group, const BlockCodes& out) = nullptr;
   /// out[r * out_stride + j] = (its value, where `accumulate`, or 0) + row r . output j over groups
   /// [first_group, first_group + num_groups), r < rows, j < kPackedBlock. REQUIRES: block came from expand;
@@ -210,7 +219,8 @@ struct CodeKernels {
   ColumnKernels<int16_t> few_pair_rows;
 
   bool HasAsymmetric() const { return asymmetric.multiply != nullptr || whole_groups.multiply != nullptr; }
-  /// Whether few rows in 16 bits should be pairs, not terms, for weights whose codes have at least so many bits.
+  /// Whether few rows in 16 bits should be pairs, not terms, for weights whose codes have at least so many
+  /// bits.
   bool FewRowsAsPairs(int32_t smallest_bits) const {
     return smallest_bits > 4 && few_pair_rows.multiply != nullptr;
   }
@@ -219,8 +229,8 @@ struct CodeKernels {
 /// The best that the processor has and KVBLEND_CPU allows; null where there are none.
 const CodeKernels* BestCodeKernels();
 
-/// Those whose products with activations in 16 bits are faster than f32's on this processor and under KVBLEND_CPU; null
-/// where there are none: AVX-512 without VNNI multiplies as many f32.
+/// Those whose products with activations in 16 bits are faster than f32's on this processor and under
+/// KVBLEND_CPU; null where there are none: AVX-512 without VNNI multiplies as many f32.
 const CodeKernels* FasterThanF32Kernels();
 
 /// Those of every instruction set that the processor has and KVBLEND_CPU allows, the best first; null behind

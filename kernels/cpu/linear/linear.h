@@ -26,28 +26,30 @@ absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVie
                          const CpuWeights& weights, bool accumulate, MatrixView out);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
-/// Rows of x rounded to 8 bits in groups (code_products.h), any number of them; a row's result does not depend
-/// on the others. REQUIRES: context.codes and weights.quantized() are not null.
+/// Rows of x rounded to 8 bits in groups (code_products.h), any number of them; a row's result does not
+/// depend on the others. REQUIRES: context.codes and weights.quantized() are not null.
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
-/// Whether AsymmetricLinear takes these: more rows than weights.rows_as_alone(), of weights that tolerate it and that there are
-/// such kernels for.
+/// Whether AsymmetricLinear takes these: more rows than weights.rows_as_alone(), of weights that tolerate it
+/// and that there are such kernels for.
 bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
 /// The same in asymmetric codes. REQUIRES: TakesAsymmetricCodes
 absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                               bool accumulate, MatrixView out);
 
-/// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are WideInt16Linear's.
+/// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are
+/// WideInt16Linear's.
 /// REQUIRES: context.pairs and weights.quantized() are not null.
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out);
-/// In wide groups (code_products.h), any number of rows; a row's result does not depend on the others. REQUIRES: as Int16Linear.
+/// In wide groups (code_products.h), any number of rows; a row's result does not depend on the others.
+/// REQUIRES: as Int16Linear.
 absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                              bool accumulate, MatrixView out);
 
-/// In how many parts so many rows are multiplied, each of which prepares a block's weights for itself: of `most` rows at most,
-/// and the same number for every thread where there are enough.
+/// In how many parts so many rows are multiplied, each of which prepares a block's weights for itself: of
+/// `most` rows at most, and the same number for every thread where there are enough.
 inline int64_t RowTasks(const ThreadPool& pool, int64_t rows, int64_t most) {
   const int64_t tasks = (rows + most - 1) / most, threads = pool.num_threads();
   return tasks < threads ? tasks : RoundUp(tasks, threads);

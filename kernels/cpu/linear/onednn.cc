@@ -1,6 +1,7 @@
 // Many rows: oneDNN's products, each of a block of rows. Quantized weights are expanded first, some outputs
-// at a time: at a few hundred rows that costs a hundredth of the products. Threads share what is expanded and each has rows
-// of its own; or, where there are too many of them for that, each expands and multiplies outputs of its own.
+// at a time: at a few hundred rows that costs a hundredth of the products. Threads share what is expanded and
+// each has rows of its own; or, where there are too many of them for that, each expands and multiplies
+// outputs of its own.
 #include "kernels/cpu/machine/onednn.h"
 
 #include <algorithm>
@@ -173,7 +174,8 @@ struct ExpandedBlocks {
   const int64_t words;  // of one
 };
 
-// Every thread multiplies all rows by some outputs at a time, which it expands into its own cache. blocks_at_once: of them
+// Every thread multiplies all rows by some outputs at a time, which it expands into its own cache.
+// blocks_at_once: of them
 absl::Status MultiplyByOutputs(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                                int64_t blocks_at_once, bool accumulate, MatrixView out) {
   const ExpandedBlocks blocks(weights);

@@ -38,8 +38,8 @@ struct WeightPanels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// For products in context.gemm_dtype; with context.codes, values of linear layers are rounded to codes of 8
-  /// bits in groups of 32 inputs where that can be done. REQUIRES: a OneDnnThreadScope.
+  /// For products in context.gemm_dtype; with context.codes, values of linear layers are rounded to codes of
+  /// 8 bits in groups of 32 inputs where that can be done. REQUIRES: a OneDnnThreadScope.
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(CpuContext& context, int64_t rows, int64_t cols,
                                                             WeightUsage usage, const WeightSource& source);
   /// kInvalidArgument when the weights were made by a backend of another kind or with another GEMM dtype.

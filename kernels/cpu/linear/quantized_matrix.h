@@ -9,9 +9,9 @@
 //               2 each  [2][16][2],  8 inputs per word
 //               4 each  [4][16][2],  4 inputs per word
 // so that one shift of 64 bytes brings two inputs of all sixteen outputs into position, in the order in which
-// bf16 products take pairs. After the planes of all inputs come the scales, f16 [groups][16], and the minima; or, where
-// they are nested, int8 [groups][16] of each, and then what they are multiplied by, f16 [super groups][16] of each. So they
-// are what the file has, to the last bit, and take as much memory as there.
+// bf16 products take pairs. After the planes of all inputs come the scales, f16 [groups][16], and the minima;
+// or, where they are nested, int8 [groups][16] of each, and then what they are multiplied by, f16 [super
+// groups][16] of each. So they are what the file has, to the last bit, and take as much memory as there.
 #pragma once
 
 #include <cstddef>
@@ -91,7 +91,8 @@ class QuantizedMatrix {
 
 namespace simd {
 
-/// Rows that QuantizedMatVec takes at most. In bf16 on Zen 4 that many take less time than 33 with expanded weights.
+/// Rows that QuantizedMatVec takes at most. In bf16 on Zen 4 that many take less time than 33 with expanded
+/// weights.
 inline constexpr int64_t kMaxQuantizedRows = 32;
 
 /// out[r * out_stride + j] (+)= x[r] . W[j] for the `outputs` <= 16 first outputs j of a column, r < rows.

@@ -15,12 +15,14 @@ struct QuantizedRows {
   CodedRows<Code> rows;  // as many as x has, rounded up to whole tiles with rows of zeros
 };
 
-/// x in groups of `group` inputs and tiles of `tile_rows` rows, each rounded by `quantize`. kResourceExhausted: no memory.
+/// x in groups of `group` inputs and tiles of `tile_rows` rows, each rounded by `quantize`.
+/// kResourceExhausted: no memory.
 template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
                                                  int64_t tile_rows, RowQuantizer<Code> quantize);
 
-/// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), by `product`, which is of CodeKernels.
+/// A column's first `outputs` outputs by num_rows rows into out[r][0 .. outputs), by `product`, which is of
+/// CodeKernels.
 template <class Code>
 void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out);

@@ -53,8 +53,9 @@ struct CpuContext {
   const Tiles* const int16_tiles;  // of attention over pages that are not f32; null: none
 };
 
-/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do. A thread takes about the same share
-/// of the rows in every loop, so that what it wrote is in its own caches: those of another may be far away.
+/// Runs body(begin, end) over parts of 0 .. rows-1, in parallel when there is enough to do. A thread takes
+/// about the same share of the rows in every loop, so that what it wrote is in its own caches: those of
+/// another may be far away.
 inline void ForRows(ThreadPool& pool, int64_t rows, int64_t bytes_per_row,
                     absl::FunctionRef<void(int64_t, int64_t)> body) {
   if (rows <= 0) return;

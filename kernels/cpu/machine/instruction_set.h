@@ -31,8 +31,8 @@ bool HasInstructions(InstructionSet set);
 /// The best that KVBLEND_CPU allows: kAmx without it. REQUIRES: ApplyInstructionSetLimit was called.
 InstructionSet AllowedInstructionSet();
 
-/// Whether the vectors of the best set allowed can multiply pairs of 16-bit codes and add the products in one instruction
-/// (vpdpwssd): with AVX512-VNNI those of 64 bytes, with AVX-VNNI those of 32. REQUIRES: as above.
+/// Whether the vectors of the best set allowed can multiply pairs of 16-bit codes and add the products in one
+/// instruction (vpdpwssd): with AVX512-VNNI those of 64 bytes, with AVX-VNNI those of 32. REQUIRES: as above.
 bool MultipliesAndAddsPairs();
 
 }  // namespace kvblend::kernels

@@ -35,7 +35,8 @@ int64_t CountLines(int64_t lines, int64_t num_streams, int64_t s) {
   return FirstLine(lines, num_streams, s + 1) - FirstLine(lines, num_streams, s);
 }
 
-// The first unclaimed iteration of a stream, claimed now, or `end` or more when there is none. Only inside a loop.
+// The first unclaimed iteration of a stream, claimed now, or `end` or more when there is none. Only inside a
+// loop.
 int64_t Claim(std::atomic<uint64_t>& claimed, uint64_t none_claimed, int64_t end) {
   uint64_t seen = claimed.load(std::memory_order_relaxed);
   while (seen >> kClaimedBits != none_claimed >> kClaimedBits) {

@@ -20,14 +20,15 @@ namespace kvblend::kernels {
 /// Thread-safe: several threads may run loops at once; each caller works on its own loop, so that a loop
 /// finishes even when all workers are busy elsewhere. Loops may not be nested.
 ///
-/// Bodies do not throw: an exception ends the process, std::bad_alloc included. Bodies take what memory they need from ThreadScratch
-/// (scratch.h), blocks that a thread keeps and that come from the allocator few times in its life; what is large an operation takes
-/// before its loop. Systems that overcommit grant such blocks and end a process later if memory is short, so that an exception would
-/// come only under a limit of the address space (ulimit -v); to make a status of it, every operation would have to catch it.
+/// Bodies do not throw: an exception ends the process, std::bad_alloc included. Bodies take what memory they
+/// need from ThreadScratch (scratch.h), blocks that a thread keeps and that come from the allocator few times
+/// in its life; what is large an operation takes before its loop. Systems that overcommit grant such blocks
+/// and end a process later if memory is short, so that an exception would come only under a limit of the
+/// address space (ulimit -v); to make a status of it, every operation would have to catch it.
 class ThreadPool {
  public:
-  /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started, or as many as the system lets
-  /// it start, which num_threads() tells. `on_start` runs once in every worker.
+  /// `num_threads` >= 1 counts the calling thread: num_threads - 1 workers are started, or as many as the
+  /// system lets it start, which num_threads() tells. `on_start` runs once in every worker.
   ThreadPool(int num_threads, void (*on_start)());
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -39,13 +40,14 @@ class ThreadPool {
   /// Iterations are claimed one at a time, lowest first: put the longest ones first.
   void ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// The same for iterations whose memory lies one behind the other: every thread has a stream of neighbours, the same in each
-  /// loop. What it fetches ahead is what it reads next, and what it wrote in one loop is in its own caches in the next. A
-  /// thread that has come to the end of its stream helps with the others.
+  /// The same for iterations whose memory lies one behind the other: every thread has a stream of neighbours,
+  /// the same in each loop. What it fetches ahead is what it reads next, and what it wrote in one loop is in
+  /// its own caches in the next. A thread that has come to the end of its stream helps with the others.
   void ForStreams(int64_t n, absl::FunctionRef<void(int64_t)> body) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// Calls body(row, column) once for every cell of a grid. A thread's stream is some of the rows, those that ForStreams(rows)
-  /// would give it, column by column; or, where there are fewer rows than threads, some of the columns.
+  /// Calls body(row, column) once for every cell of a grid. A thread's stream is some of the rows, those that
+  /// ForStreams(rows) would give it, column by column; or, where there are fewer rows than threads, some of
+  /// the columns.
   void ForGrid(int64_t rows, int64_t columns, absl::FunctionRef<void(int64_t, int64_t)> body)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -53,15 +55,15 @@ class ThreadPool {
   static constexpr int64_t kMaxStreams = 64;
   static constexpr int kMaxLoops = 4;
 
-  /// How many iterations of a stream have been claimed, in a cache line of its own: kClaimedBits bits, and above them the
-  /// generation of the loop that they belong to. So who begins a loop need not write to all streams: where the generation is
-  /// another, none has been claimed.
+  /// How many iterations of a stream have been claimed, in a cache line of its own: kClaimedBits bits, and
+  /// above them the generation of the loop that they belong to. So who begins a loop need not write to all
+  /// streams: where the generation is another, none has been claimed.
   struct alignas(64) Stream {
     std::atomic<uint64_t> claimed{0};
   };
 
-  /// A place for a loop that is running. It belongs to the pool, not to the caller, so that a worker may look at it when the loop
-  /// has just ended. All that a worker needs to begin is in the first cache line.
+  /// A place for a loop that is running. It belongs to the pool, not to the caller, so that a worker may look
+  /// at it when the loop has just ended. All that a worker needs to begin is in the first cache line.
   struct alignas(64) Loop {
     std::atomic<uint64_t> state{0};  // flags and generation: see thread_pool.cc
     int64_t lines = 0, across = 0;   // the streams share the lines; each line has `across` iterations
@@ -73,7 +75,8 @@ class ThreadPool {
     Stream streams[kMaxStreams];
   };
 
-  /// A worker says in a cache line of its own where it is, so that as many as there are can come and go at once.
+  /// A worker says in a cache line of its own where it is, so that as many as there are can come and go at
+  /// once.
   struct alignas(64) Worker {
     std::atomic<const Loop*> inside{nullptr};
     uint32_t done[kMaxLoops] = {};  // generations of the loops that it was in last: it saw their ends

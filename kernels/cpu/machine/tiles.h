@@ -8,10 +8,10 @@
 //   values                  panels of kPanelKeys keys, each [steps = keys in words][columns],
 //                           columns = head_dim rounded up to kKeyStep
 //   weights                 blocks of kPackedBlock outputs, each [steps][kPackedBlock] (onednn.h)
-// With `codes` a word is a pair of codes of 16 bits, and value = step * code, with an f32 step for each query row, key and
-// value: those of queries and keys are the last step of their rows and panels ([head_steps][kPanelKeys]), those of values
-// lie behind their panel's words, kPanelKeys of them. Probabilities are f32 then. Codes are as large as sums in 32 bits
-// allow (CodeLimits).
+// With `codes` a word is a pair of codes of 16 bits, and value = step * code, with an f32 step for each query
+// row, key and value: those of queries and keys are the last step of their rows and panels
+// ([head_steps][kPanelKeys]), those of values lie behind their panel's words, kPanelKeys of them.
+// Probabilities are f32 then. Codes are as large as sums in 32 bits allow (CodeLimits).
 //
 // Panels lie anywhere: functions take pointers to as many as there are keys. Those of bf16 are what pages of
 // layout kTiles hold (kernels/tensor.h). Scores and outputs are f32; sums are carried in fp32.
@@ -43,9 +43,9 @@ inline constexpr int64_t RoundUp(int64_t value, int64_t multiple) {
 
 /// Groups of values with a smaller maximum get codes of 0: the inverse of their step need not be finite.
 inline constexpr float kSmallestCoded = 0x1p-110f;
-/// The largest magnitudes of codes: head_dim products of a query's and a key's, and kKeyBlock of a weight's (a
-/// probability times the step of its value) and a value's, stay below 2^31. Those of queries and keys are at least twelve bits
-/// where heads have up to 128 channels.
+/// The largest magnitudes of codes: head_dim products of a query's and a key's, and kKeyBlock of a weight's
+/// (a probability times the step of its value) and a value's, stay below 2^31. Those of queries and keys are
+/// at least twelve bits where heads have up to 128 channels.
 struct CodeLimits {
   float query, key;
 };

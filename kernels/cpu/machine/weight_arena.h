@@ -21,12 +21,13 @@ using WeightBytes = std::shared_ptr<std::byte[]>;
 /// Thread-safe. Parts may outlive the arena.
 class WeightArena {
  public:
-  /// Slabs are memory, or, where `folder` is given, mapped files in it that have no name: under pressure the operating system
-  /// writes their pages out and takes them away, those first that are not used, and reads them again when they are.
+  /// Slabs are memory, or, where `folder` is given, mapped files in it that have no name: under pressure the
+  /// operating system writes their pages out and takes them away, those first that are not used, and reads
+  /// them again when they are.
   explicit WeightArena(std::string folder = "") : folder_(std::move(folder)) {}
 
-  /// `bytes` > 0, aligned to 64 and uninitialised. kResourceExhausted when there is no memory, or no room in the folder; the
-  /// code of the system's error when no file can be made there.
+  /// `bytes` > 0, aligned to 64 and uninitialised. kResourceExhausted when there is no memory, or no room in
+  /// the folder; the code of the system's error when no file can be made there.
   absl::StatusOr<WeightBytes> Allocate(int64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -1,4 +1,5 @@
-// Learned corrections of stored rows with AVX512-BF16: decoded, corrected and rounded without a detour over f32 rows.
+// Learned corrections of stored rows with AVX512-BF16: decoded, corrected and rounded without a detour over
+// f32 rows.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/correct_kv_bf16.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -25,8 +26,8 @@ constexpr int64_t kChannels = 32;  // of one vector of pairs
 
 HWY_INLINE __m512bh Broadcast(uint32_t word) { return (__m512bh)_mm512_set1_epi32(static_cast<int>(word)); }
 
-// Rows of a block lie in tiles of one vector each, [columns / kWidth][kRows][kWidth] words, so that every row's words
-// are at a fixed distance from one pointer.
+// Rows of a block lie in tiles of one vector each, [columns / kWidth][kRows][kWidth] words, so that every
+// row's words are at a fixed distance from one pointer.
 template <int kRows, int64_t kWidth>
 struct Tiles {
   uint32_t* words;
@@ -88,8 +89,9 @@ HWY_INLINE void DecodeRows(const ChunkRows& rows, int64_t row, int64_t cols, Cha
   }
 }
 
-// Stored rows come from main memory, a few from each of two sections at a time, which the processor's own prefetching
-// does not follow: while a block's products are computed, the codes of one further on are fetched.
+// Stored rows come from main memory, a few from each of two sections at a time, which the processor's own
+// prefetching does not follow: while a block's products are computed, the codes of one further on are
+// fetched.
 template <int kRows>
 class RowFetcher {
  public:

@@ -15,9 +15,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
-// Heads at a time, so that every key and every value is loaded once for all of them. Three heads by four keys, or by four
-// vectors of values, are twelve sums, for which sixteen registers have room. Each waits for its own last addition, so that with
-// fewer sums the multipliers would idle.
+// Heads at a time, so that every key and every value is loaded once for all of them. Three heads by four
+// keys, or by four vectors of values, are twelve sums, for which sixteen registers have room. Each waits for
+// its own last addition, so that with fewer sums the multipliers would idle.
 constexpr int kHeads = 3;
 constexpr int64_t kKeys = 4;     // at a time
 constexpr int64_t kColumns = 4;  // vectors of values at a time
@@ -112,7 +112,8 @@ void KeyDotsImpl(const float* q, int64_t group, const void* keys, DataType dtype
   KVBLEND_FOR_DTYPE(dtype, KeyDotsOf<kType>(q, group, keys, next, num_keys, head_dim, scores, stride));
 }
 
-// Columns [i, i + kVectors * lanes) of kGroup sums over all keys; the values of a block stay in the first-level cache.
+// Columns [i, i + kVectors * lanes) of kGroup sums over all keys; the values of a block stay in the
+// first-level cache.
 template <DataType kValueType, int kGroup, int kVectors, class D>
 HWY_INLINE void AddWeightedColumns(D d, const float* weights, int64_t stride, const void* values,
                                    const void* next, int64_t num_keys, int64_t head_dim, int64_t i,

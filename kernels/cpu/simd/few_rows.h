@@ -16,9 +16,9 @@ inline void PrefetchBytes(const std::byte* data, int64_t bytes) {
   for (int64_t byte = 0; byte < bytes; byte += kLine) hwy::Prefetch(data + byte);
 }
 
-/// Fetches `bytes`, the length of a row, while the row is multiplied that lies `offset` bytes behind `rows`: the row of
-/// `next` that corresponds to it, or, where that is null, what lies some rows ahead. The processor's own prefetcher alone
-/// stops at every 4 KiB.
+/// Fetches `bytes`, the length of a row, while the row is multiplied that lies `offset` bytes behind `rows`:
+/// the row of `next` that corresponds to it, or, where that is null, what lies some rows ahead. The
+/// processor's own prefetcher alone stops at every 4 KiB.
 inline void PrefetchAhead(const void* rows, const void* next, int64_t offset, int64_t bytes) {
   constexpr int64_t kBytesAhead = 4096;
   PrefetchBytes(next != nullptr ? static_cast<const std::byte*>(next) + offset

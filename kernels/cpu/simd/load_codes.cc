@@ -1,5 +1,6 @@
-// Stored KV straight into int8 pages: decoded, corrected, rotated and rounded to codes in registers. Pages' codes have a step and no
-// offset, stored ones of int8 and int4 have both, so not even values can be copied: a group gets a step of its own.
+// Stored KV straight into int8 pages: decoded, corrected, rotated and rounded to codes in registers. Pages'
+// codes have a step and no offset, stored ones of int8 and int4 have both, so not even values can be copied:
+// a group gets a step of its own.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/load_codes.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

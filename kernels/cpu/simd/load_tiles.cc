@@ -1,5 +1,5 @@
-// Stored KV straight into pages of layout kTiles: decoded, corrected, rotated, rounded and brought into their order in
-// registers. Only processors with AVX512-BF16 have such pages.
+// Stored KV straight into pages of layout kTiles: decoded, corrected, rotated, rounded and brought into their
+// order in registers. Only processors with AVX512-BF16 have such pages.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/load_tiles.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -184,8 +184,8 @@ HWY_EXPORT(SquaredDistanceImpl);
 HWY_EXPORT(SumOfSquaresImpl);
 HWY_EXPORT(AddSquaresOfPairsImpl);
 
-// Dispatched as all others are, so that it is what they run on. Highway 1.0.3's SupportedTargets() must not be asked: it
-// makes later calls forget what DisableTargets() took away.
+// Dispatched as all others are, so that it is what they run on. Highway 1.0.3's SupportedTargets() must not
+// be asked: it makes later calls forget what DisableTargets() took away.
 std::string TargetName() { return HWY_DYNAMIC_DISPATCH(TargetNameImpl)(); }
 
 void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype,

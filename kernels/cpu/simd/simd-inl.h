@@ -126,8 +126,8 @@ HWY_INLINE hn::Vec<D> AtMost(D d, hn::Vec<D> v, float bound) {
 #endif
 }
 
-// 2^x for x <= 0 with a relative error below 2e-7, or 2.7e-6 with kDegree 4; below 2^-126 the result is 2^-126 instead of a
-// subnormal. NaN stays NaN.
+// 2^x for x <= 0 with a relative error below 2e-7, or 2.7e-6 with kDegree 4; below 2^-126 the result is
+// 2^-126 instead of a subnormal. NaN stays NaN.
 template <int kDegree = 5, class D>
 HWY_INLINE hn::Vec<D> Exp2(D d, hn::Vec<D> x) {
   static_assert(kDegree == 4 || kDegree == 5);

@@ -33,15 +33,16 @@ const Tiles& GetCodeWordTiles();
 const Tiles* GetInt16Tiles();
 /// The same without vpdpwssd, which processors without VNNI lack. For tests.
 const Tiles* GetInt16TilesWithoutVnni();
-/// Rows as codes of 16 bits: a value is its row's step times its code. A row of zeros has step 0; one that has a NaN or an
-/// infinity has NaN, and codes of 0.
+/// Rows as codes of 16 bits: a value is its row's step times its code. A row of zeros has step 0; one that
+/// has a NaN or an infinity has NaN, and codes of 0.
 struct CodedRowsView {
   int16_t* codes;
   int64_t code_stride;  // in codes, from row to row
   float* steps;
   int64_t step_stride;
 };
-/// scale * x as codes up to `limit`, to the nearest. x: f32, bf16 or f16 [rows, n]. REQUIRES: GetInt16Tiles().
+/// scale * x as codes up to `limit`, to the nearest. x: f32, bf16 or f16 [rows, n]. REQUIRES:
+/// GetInt16Tiles().
 void CodeRows(const void* x, DataType dtype, int64_t rows, int64_t n, float scale, float limit,
               const CodedRowsView& out);
 
@@ -117,8 +118,9 @@ void DequantizeHeads(const int8_t* codes, const uint16_t* steps, int64_t heads, 
 
 // --- load_kv.cc: sections in bf16, int8, int4 or fp8 into bf16 pages of layout kRows ---
 
-/// A correction without a map (kernels/kv_correction.h), of K's part or of V's: scale * x + offset of the token's place,
-/// rounded to bf16. Of every kPairs pairs of channels the even ones come first, then the odd ones.
+/// A correction without a map (kernels/kv_correction.h), of K's part or of V's: scale * x + offset of the
+/// token's place, rounded to bf16. Of every kPairs pairs of channels the even ones come first, then the odd
+/// ones.
 struct ScaleAndOffset {
   static constexpr int64_t kPairs = 16;
   const float* scale = nullptr;   // [cols]
@@ -128,7 +130,8 @@ struct ScaleAndOffset {
   const float* offset_of(int64_t token) const { return offset + KvCorrectionPlace(token) * stride; }
 };
 
-/// Successive rows of a section; of quantized K, all of one group of tokens, and of corrected K all of one place.
+/// Successive rows of a section; of quantized K, all of one group of tokens, and of corrected K all of one
+/// place.
 struct StoredRows {
   KvEncoding encoding = KvEncoding::kBF16;
   const std::byte* codes = nullptr;   // of the first row
@@ -159,7 +162,8 @@ void FinishLoads();
 
 // --- load_codes.cc: the same into int8 pages ---
 
-/// Where they go: row r of head h to codes[h * head_stride + slots[r] ..], its steps to steps[(the same) / kPageGroup ..]
+/// Where they go: row r of head h to codes[h * head_stride + slots[r] ..], its steps to steps[(the same) /
+/// kPageGroup ..]
 struct PageCodes {
   int8_t* codes = nullptr;
   uint16_t* steps = nullptr;  // bf16
@@ -168,7 +172,8 @@ struct PageCodes {
   int64_t num_heads = 0;
   int64_t head_dim = 0;
 };
-/// Whether heads, and the halves that are rotated with each other, are whole groups of both stored values and pages.
+/// Whether heads, and the halves that are rotated with each other, are whole groups of both stored values and
+/// pages.
 constexpr bool LoadsCodes(int64_t head_dim, RopeLayout layout) {
   static_assert(kPageGroup == kKvGroup);
   return head_dim % (layout == RopeLayout::kSplitHalf ? 2 * kPageGroup : kPageGroup) == 0;
@@ -196,8 +201,9 @@ struct TileValues {
   int64_t num_heads = 0;
   int64_t head_dim = 0;
 };
-/// As LoadKeys and LoadValues. parts: rows of one kind that follow each other, at most kTileColumns - first in all; cos: one
-/// per row of all parts. REQUIRES: HasBf16Dots(), LoadsHeads(out.head_dim), pages aligned to 64 bytes.
+/// As LoadKeys and LoadValues. parts: rows of one kind that follow each other, at most kTileColumns - first
+/// in all; cos: one per row of all parts. REQUIRES: HasBf16Dots(), LoadsHeads(out.head_dim), pages aligned to
+/// 64 bytes.
 void LoadKeyTile(absl::Span<const StoredRows> parts, RopeLayout layout, const float* const* cos,
                  const TileKeys& out);
 void LoadValuePairs(const StoredRows& rows, const TileValues& out);
@@ -223,12 +229,13 @@ struct CorrectionWeights {
   /// The floats of scratch memory that CorrectRows needs.
   int64_t scratch_floats() const { return kCorrectionBlock * (rank + row_stride); }
 };
-/// Corrects rows of x in place, those of a chunk's tokens from `first_token` on; x: [rows, row_stride], zeros behind
-/// `channels`
+/// Corrects rows of x in place, those of a chunk's tokens from `first_token` on; x: [rows, row_stride], zeros
+/// behind `channels`
 void CorrectRows(const CorrectionWeights& weights, int64_t first_token, int64_t rows, float* scratch,
                  float* x);
-/// Corrects stored rows, a chunk's tokens from `first_token` on, into dense rows of bf16, with products in bf16. Unlike
-/// elsewhere k may be of several groups; its steps and offsets are those of the first. Not of f32 or f16.
+/// Corrects stored rows, a chunk's tokens from `first_token` on, into dense rows of bf16, with products in
+/// bf16. Unlike elsewhere k may be of several groups; its steps and offsets are those of the first. Not of
+/// f32 or f16.
 /// REQUIRES: HasBf16Dots(), a map, cols a multiple of 32. k_out, v_out: [rows, cols]
 void CorrectStoredRowsBf16(const CorrectionWeights& weights, int64_t first_token, const StoredRows& k,
                            const StoredRows& v, int64_t cols, uint32_t* scratch, uint16_t* k_out,
@@ -246,11 +253,12 @@ void PackValues(const void* rows, int64_t num_keys, int64_t head_dim, int64_t el
 // --- dots.cc, dots_bf16.cc, tiled_dots_bf16.cc, packed_mat_vec.cc ---
 
 /// scores[g * scores_stride + j] = q[g] . keys[j] for g < group, j < num_keys.
-/// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous; next: as many rows that are read after these, fetched
-/// meanwhile; null: those behind them
+/// q: f32 [group, head_dim]; keys: [num_keys, head_dim] contiguous; next: as many rows that are read after
+/// these, fetched meanwhile; null: those behind them
 void KeyDots(const float* q, int64_t group, const void* keys, DataType dtype, const void* next,
              int64_t num_keys, int64_t head_dim, float* scores, int64_t scores_stride);
-/// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]; next: as KeyDots
+/// out[g] += sum over j of weights[g * weights_stride + j] * values[j]. out: f32 [group, head_dim]; next: as
+/// KeyDots
 void AddWeightedValues(const float* weights, int64_t weights_stride, int64_t group, const void* values,
                        DataType dtype, const void* next, int64_t num_keys, int64_t head_dim, float* out);
 

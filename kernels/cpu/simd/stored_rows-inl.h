@@ -261,8 +261,8 @@ struct HardwareRounding {
 };
 #endif
 
-// Calls body(encoding, correction) with the encoding as a constant, and std::type_identity<Rounding> where rows are
-// corrected, else that of void.
+// Calls body(encoding, correction) with the encoding as a constant, and std::type_identity<Rounding> where
+// rows are corrected, else that of void.
 template <class Rounding, class Body>
 HWY_INLINE void ForKindOf(const StoredRows& rows, const Body& body) {
   const auto for_encoding = [&](auto rounding) KVBLEND_BF16_ATTR {

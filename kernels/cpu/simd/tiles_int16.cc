@@ -1,6 +1,6 @@
-// Tiles of 16-bit codes (kernels/cpu/machine/tiles.h), where the processor multiplies no bf16: vpmaddwd multiplies and adds
-// twice as many pairs per instruction as f32 has products, and codes of 12 and 13 bits with a step per row are as exact as
-// bf16, or more so.
+// Tiles of 16-bit codes (kernels/cpu/machine/tiles.h), where the processor multiplies no bf16: vpmaddwd
+// multiplies and adds twice as many pairs per instruction as f32 has products, and codes of 12 and 13 bits
+// with a step per row are as exact as bf16, or more so.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/simd/tiles_int16.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -46,8 +46,9 @@ HWY_INLINE void StoreCodes(hn::Vec<CodeF32> first, hn::Vec<CodeF32> second, int1
 #endif
 }
 
-// What the values of a row are multiplied by to become codes; *step: what a unit of them is worth. Of a row of zeros the step
-// is 0, of one that has a NaN or an infinity NaN; their codes are 0. magnitude: the bits of the largest absolute value.
+// What the values of a row are multiplied by to become codes; *step: what a unit of them is worth. Of a row
+// of zeros the step is 0, of one that has a NaN or an infinity NaN; their codes are 0. magnitude: the bits of
+// the largest absolute value.
 HWY_INLINE float CodesPerValue(int32_t magnitude, float scale, float limit, float* step) {
   const float largest =
       std::bit_cast<float>(magnitude) * std::abs(scale);  // infinite or NaN where a value is

@@ -12,8 +12,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarpSize;
 
-// A warp puts the splits of one query head of one row together: the output, or the log of the sum. A lane weighs a split, then
-// holds columns.
+// A warp puts the splits of one query head of one row together: the output, or the log of the sum. A lane
+// weighs a split, then holds columns.
 template <bool kStatistics>
 KVBLEND_KERNEL(kThreads, 8)
 MergeSplitsKernel(AttentionParams p) {

@@ -20,7 +20,8 @@ KVBLEND_DEVICE RowTile FindRowTile(const AttentionParams& p, int rows) {
   return MakeRowTile(p, owner.sequence, owner.tile, BlockY(), rows);
 }
 
-/// What was added up before, after the rows' maxima have grown; most tiles leave those of all of a warp's rows as they are.
+/// What was added up before, after the rows' maxima have grown; most tiles leave those of all of a warp's
+/// rows as they are.
 template <int kColumnTiles>
 KVBLEND_DEVICE void Rescale(const float (&rescale)[2], float (&out)[kColumnTiles][4]) {
   if (Ballot(rescale[0] != 1 || rescale[1] != 1) == 0) return;
@@ -125,8 +126,9 @@ SelectiveAttentionKernel(AttentionParams p) {
   WriteRows<kStatistics>(p, tile, softmax, out[0]);
 }
 
-/// Where there are rows enough: a block holds twice as many, so that what it reads of keys and values feeds two products each,
-/// and brings half as many keys at a time, the next ones while it works with these. No splits.
+/// Where there are rows enough: a block holds twice as many, so that what it reads of keys and values feeds
+/// two products each, and brings half as many keys at a time, the next ones while it works with these. No
+/// splits.
 template <int kHeadDim, bool kBf16>
 KVBLEND_KERNEL(kAttentionThreads, 2)
 TallAttentionKernel(AttentionParams p) {

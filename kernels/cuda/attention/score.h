@@ -1,4 +1,5 @@
-// What attention makes of a score beside its scale, and of a softmax's sum; which keys it sees. For .cu files.
+// What attention makes of a score beside its scale, and of a softmax's sum; which keys it sees. For .cu
+// files.
 #pragma once
 
 #include "kernels/cuda/attention/params.h"

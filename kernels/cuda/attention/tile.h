@@ -1,8 +1,9 @@
-// The inner loop of attention, apart from any grid: a block of 4 warps holds one or two times kRowTile query rows and walks
-// over key tiles with an online softmax (Milakov, Gimelshein, "Online normalizer calculation for softmax",
-// 2018; Dao, "FlashAttention-2", 2023). Products run on the tensor cores as m16n8k16: each warp owns one or two strips of 16
-// rows, and a lane holds elements of rows `lane / 4` and `lane / 4 + 8` of each. With two strips what is read of keys and
-// values feeds two products, which shared memory is then quick enough for. For .cu files.
+// The inner loop of attention, apart from any grid: a block of 4 warps holds one or two times kRowTile query
+// rows and walks over key tiles with an online softmax (Milakov, Gimelshein, "Online normalizer calculation
+// for softmax", 2018; Dao, "FlashAttention-2", 2023). Products run on the tensor cores as m16n8k16: each warp
+// owns one or two strips of 16 rows, and a lane holds elements of rows `lane / 4` and `lane / 4 + 8` of each.
+// With two strips what is read of keys and values feeds two products, which shared memory is then quick
+// enough for. For .cu files.
 //
 // A "row" is one query head of one token; the heads that share a kv head are neighbours, so that their keys
 // are read once: row r of a sequence is token r / group, head r % group of the kv head's group.
@@ -76,8 +77,8 @@ KVBLEND_DEVICE RowPlace PlaceOf(const AttentionParams& p, const RowTile& tile, i
   return {tile.first_token + token, tile.kv_head * p.group.divisor + row - token * p.group.divisor};
 }
 
-/// kHeadDim: the pages' head_dim, rounded up to a multiple of 16; columns in between are zeros. kStrips: of a warp. kKeys: of
-/// a tile.
+/// kHeadDim: the pages' head_dim, rounded up to a multiple of 16; columns in between are zeros. kStrips: of a
+/// warp. kKeys: of a tile.
 template <int kHeadDim, bool kBf16, int kStrips = 1, int kKeys = kKeyTile>
 struct AttentionTile {
   static constexpr int kStride = kHeadDim + 8;  // 16 bytes more: rows of a matrix lie in different banks
@@ -176,7 +177,8 @@ struct AttentionTile {
     return kAttentionThreads % (kHeadDim / 8) == 0 && p.kv_vectorises && p.pages.head_dim == kHeadDim &&
            p.plan.page_size.divisor % kKeys == 0;
   }
-  /// The page of the tile, to be looked up ahead of StartWholeTile; any where the tile is behind the last key.
+  /// The page of the tile, to be looked up ahead of StartWholeTile; any where the tile is behind the last
+  /// key.
   KVBLEND_DEVICE static int PageOf(const AttentionParams& p, int sequence, int first_key, int end) {
     if (first_key >= end) return 0;
     return p.plan.page_indices[p.plan.page_indptr[sequence] + Divide(p.plan.page_size, first_key)];

@@ -58,7 +58,8 @@ struct KvSource {
   static KvSource Of(const KvSectionView& section);
 };
 
-/// Equals kMaxKvCorrectionRank; its header, kernels/kv_correction.h, needs Abseil, which device code cannot include.
+/// Equals kMaxKvCorrectionRank; its header, kernels/kv_correction.h, needs Abseil, which device code cannot
+/// include.
 inline constexpr int kMaxCorrectionRank = 1024;
 
 // Tiles of a correction (kernels/cuda/runtime/correction_tiles.h).
@@ -105,8 +106,8 @@ LaunchError LaunchGatedActivation(StreamHandle stream, Activation activation, Co
 LaunchError LaunchAddScaled(StreamHandle stream, ConstMatrixView x, float scale, MatrixView out);
 LaunchError LaunchSoftCap(StreamHandle stream, float cap, MatrixView x);
 
-/// The rows of an ExpertLinear's output by expert, ascending: those of expert e are rows[begin[e]] .. rows[begin[e + 1] - 1].
-/// Rows with no number of an expert are in none.
+/// The rows of an ExpertLinear's output by expert, ascending: those of expert e are rows[begin[e]] ..
+/// rows[begin[e + 1] - 1]. Rows with no number of an expert are in none.
 struct GroupedRows {
   int32_t* begin = nullptr;  // [num_experts + 1]
   int32_t* rows = nullptr;   // [num_rows]
@@ -172,7 +173,8 @@ bool LoadsCorrectedInTiles(const KvSource& k, const KvSource& v, const KvCorrect
 LaunchError LaunchCorrectKvInTiles(StreamHandle stream, const KvSource& k, const KvSource& v,
                                    const KvCorrectionView& correction, MutableKvSectionView k_out,
                                    MutableKvSectionView v_out);
-/// LaunchCorrectKvInTiles to sections of type `rounded_to` and LaunchKvScatter from there, bit for bit. All of one encoding.
+/// LaunchCorrectKvInTiles to sections of type `rounded_to` and LaunchKvScatter from there, bit for bit. All
+/// of one encoding.
 LaunchError LaunchKvLoadCorrected(StreamHandle stream, const KvPlacements& placements, const RopeView& rope,
                                   const KvCorrectionView& correction, DataType rounded_to, KvPagesView pages);
 /// Writes everything but the padding of quantized sections.
@@ -193,7 +195,8 @@ inline constexpr int kRowTile = 64;
 /// A tall one: rows in kRowTile, and keys.
 inline constexpr int kTallStrips = 2;
 inline constexpr int kTallKeys = 32;
-/// Whether there are tall tiles for a head_dim, rounded up to that of a kernel: the usual ones up to what registers hold.
+/// Whether there are tall tiles for a head_dim, rounded up to that of a kernel: the usual ones up to what
+/// registers hold.
 constexpr bool HasTallTiles(int head_dim) {
   return (head_dim > 32 && head_dim <= 64) || (head_dim > 96 && head_dim <= 128);
 }

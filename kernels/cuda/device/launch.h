@@ -18,7 +18,8 @@ struct LaunchShape {
   int shared_bytes = 0;  // dynamic shared memory per block, up to kMaxSharedBytes
 };
 
-/// What a block may ask for on every supported architecture: 99 KiB on sm_86, sm_89 and sm_120, 163 KiB and more on others.
+/// What a block may ask for on every supported architecture: 99 KiB on sm_86, sm_89 and sm_120, 163 KiB and
+/// more on others.
 inline constexpr int kMaxSharedBytes = 99 * 1024;
 inline constexpr int kWarpSize = 32;
 

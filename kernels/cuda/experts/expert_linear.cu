@@ -1,6 +1,6 @@
-// Products of rows with the experts that they are sent to. A block takes up to kTileRows rows of one expert, which lie
-// anywhere, and kTileOutputs outputs; tiles of both operands come through a ring of stages in shared memory. Sums of a row
-// are taken in the same order whatever else is in its tile.
+// Products of rows with the experts that they are sent to. A block takes up to kTileRows rows of one expert,
+// which lie anywhere, and kTileOutputs outputs; tiles of both operands come through a ring of stages in
+// shared memory. Sums of a row are taken in the same order whatever else is in its tile.
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {

@@ -1,5 +1,5 @@
-// What a mixture of experts needs besides products: who is chosen, the rows in the order of their experts, biases, weighted
-// sums.
+// What a mixture of experts needs besides products: who is chosen, the rows in the order of their experts,
+// biases, weighted sums.
 #include "kernels/cuda/device/elements.h"
 
 namespace kvblend::kernels::cuda {
@@ -22,8 +22,8 @@ KVBLEND_DEVICE float LogitOf(const float* logits, int expert) {
   return logit == logit ? logit : FloatFromBits(0xFF800000u);  // NaN counts as -infinity
 }
 
-// A warp takes a row. One after the other it looks for the highest logit behind the one before, in the order of falling
-// logits and rising numbers; lane j keeps the one of place j.
+// A warp takes a row. One after the other it looks for the highest logit behind the one before, in the order
+// of falling logits and rising numbers; lane j keeps the one of place j.
 KVBLEND_KERNEL(kThreads, 8) ChooseExpertsKernel(ChooseExpertsParams p) {
   const int64_t row = int64_t{BlockX()} * kWarps + Warp();
   if (row >= p.logits.rows) return;
@@ -83,7 +83,8 @@ struct GroupRowsParams {
   int32_t* rows;
 };
 
-// A warp takes an expert and goes through all rows twice: how many belong to the experts before, then which are its own.
+// A warp takes an expert and goes through all rows twice: how many belong to the experts before, then which
+// are its own.
 KVBLEND_KERNEL(kWarpSize, 16) GroupRowsKernel(GroupRowsParams p) {
   const int expert = BlockX();
   int before = 0, own = 0;

@@ -1,6 +1,7 @@
-// CorrectKv. A block takes kRows tokens and goes over their channels, K's and then V's, twice: for the inner values x down,
-// which stay in shared memory, and for y. So weights are read once for all tokens of a block, neighbouring threads read
-// neighbouring ones, and no number of channels is too large. All sums are fp32, in an order that other rows do not change.
+// CorrectKv. A block takes kRows tokens and goes over their channels, K's and then V's, twice: for the inner
+// values x down, which stay in shared memory, and for y. So weights are read once for all tokens of a block,
+// neighbouring threads read neighbouring ones, and no number of channels is too large. All sums are fp32, in
+// an order that other rows do not change.
 #include <algorithm>
 
 #include "kernels/cuda/kv/source.h"
@@ -50,7 +51,8 @@ KVBLEND_DEVICE void AddProducts(OfRows& sum, const OfRows& values, float weight)
   for (int i = 0; i < kRows; ++i) sum.row[i] += values.row[i] * weight;
 }
 
-/// x down. Sum j is that of part j / rank of inner value j % rank, so that threads read `down` as it lies in memory.
+/// x down. Sum j is that of part j / rank of inner value j % rank, so that threads read `down` as it lies in
+/// memory.
 KVBLEND_DEVICE void SumInner(const CorrectKvParams& p, int64_t first_row, SharedArray<OfRows> tile,
                              SharedArray<OfRows> inner) {
   const int rank = p.correction.rank;

@@ -1,12 +1,13 @@
-// CorrectKv and KvLoad of what it makes, in one kernel on the tensor cores, for the ranks and shapes that there are tiles
-// for (kernels/cuda/runtime/correction_tiles.h). A block takes 16 tokens. Its warps share the channels of x down, add their
-// parts up in shared memory, and then share the channels of the result: decoded once more (from the L1 cache), scaled, moved,
-// corrected, and written to sections, or rotated and written into pages. A row's sums are taken in the same order whatever
-// stands beside it.
+// CorrectKv and KvLoad of what it makes, in one kernel on the tensor cores, for the ranks and shapes that
+// there are tiles for (kernels/cuda/runtime/correction_tiles.h). A block takes 16 tokens. Its warps share the
+// channels of x down, add their parts up in shared memory, and then share the channels of the result: decoded
+// once more (from the L1 cache), scaled, moved, corrected, and written to sections, or rotated and written
+// into pages. A row's sums are taken in the same order whatever stands beside it.
 //
-// A chunk of some hundred tokens makes a few dozen blocks, so the time is that of a block: many warps, and loads that do not
-// wait for each other. That is why the usual encoding is known when the kernel is compiled, and K's tiles and V's have loops of
-// their own: with branches around them, each load would be waited for before the next one begins.
+// A chunk of some hundred tokens makes a few dozen blocks, so the time is that of a block: many warps, and
+// loads that do not wait for each other. That is why the usual encoding is known when the kernel is compiled,
+// and K's tiles and V's have loops of their own: with branches around them, each load would be waited for
+// before the next one begins.
 #include "kernels/cuda/device/page_slot.h"
 #include "kernels/cuda/kv/source.h"
 
@@ -88,7 +89,8 @@ KVBLEND_DEVICE void AddTile(const CorrectTilesParams& p, const KvPlacement& from
   }
 }
 
-/// x down of the block's tokens, rounded to bf16, as the left operand of the product with up: every warp has all of it.
+/// x down of the block's tokens, rounded to bf16, as the left operand of the product with up: every warp has
+/// all of it.
 template <bool kInt8>
 KVBLEND_DEVICE void SumInner(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
                              SharedArray<float> parts, uint32_t (&inner)[4]) {
@@ -183,7 +185,8 @@ KVBLEND_DEVICE void WritePages(const CorrectTilesParams& p, const KvPlacement& f
   }
 }
 
-/// Rotates and writes K's columns of both rows whose pairs are (a[i], b[i]), b half a head behind a, which begins at `col`.
+/// Rotates and writes K's columns of both rows whose pairs are (a[i], b[i]), b half a head behind a, which
+/// begins at `col`.
 KVBLEND_DEVICE void WriteRotatedPairs(const CorrectTilesParams& p, const KvPlacement& from, int first_row,
                                       int64_t col, Pair& a, Pair& b) {
   const int head_dim = p.pages.head_dim, head = static_cast<int>(col) / head_dim,

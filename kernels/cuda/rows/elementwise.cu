@@ -1,5 +1,5 @@
-// RmsNorm, GatedActivation, AddScaled, SoftCap, Embed, GatherRows and conversions: one block per row, eight elements per thread and step
-// where all rows begin at multiples of 16 bytes.
+// RmsNorm, GatedActivation, AddScaled, SoftCap, Embed, GatherRows and conversions: one block per row, eight
+// elements per thread and step where all rows begin at multiples of 16 bytes.
 #include <algorithm>
 
 #include "kernels/cuda/device/elements.h"

@@ -1,5 +1,5 @@
-// Sections of stored KV may lie in host memory, where the store keeps them: these bring them to the device, where
-// DeviceStream::AwaitSections and ReleaseSections go on.
+// Sections of stored KV may lie in host memory, where the store keeps them: these bring them to the device,
+// where DeviceStream::AwaitSections and ReleaseSections go on.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,5 +1,5 @@
-// The CUDA backend's operations on KV that is not in pages yet. What kernels/backend.h requires was checked; sections may lie
-// in host memory.
+// The CUDA backend's operations on KV that is not in pages yet. What kernels/backend.h requires was checked;
+// sections may lie in host memory.
 #pragma once
 
 #include "absl/status/status.h"

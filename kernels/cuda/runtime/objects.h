@@ -62,8 +62,8 @@ class DeviceBatchPlan final : public BatchPlan {
   int32_t page_size() const override { return view_.page_size.divisor; }
   int32_t num_page_lists() const override { return num_page_lists_; }
 
-  /// The arrays for what is enqueued on `stream` next or, while a step is recorded there, for the recording; of the lists
-  /// of pages this one. REQUIRES: 0 <= page_list < num_page_lists()
+  /// The arrays for what is enqueued on `stream` next or, while a step is recorded there, for the recording;
+  /// of the lists of pages this one. REQUIRES: 0 <= page_list < num_page_lists()
   absl::StatusOr<PlanView> ViewOn(const DeviceStream& stream, int32_t page_list = 0) const;
   /// The same arrays in host memory, with all lists of pages, and how many pages each of these has.
   const PlanView& host_view() const { return host_view_; }
@@ -73,8 +73,8 @@ class DeviceBatchPlan final : public BatchPlan {
   /// The most parts that attention splits a sequence's keys into: a power of two, so that few shapes come up
   /// while contexts grow.
   int32_t most_splits() const;
-  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy. `statistics`: for AttentionMass,
-  /// whose kernels take one strip.
+  /// Tiles, and how many blocks share a row tile so that `num_multiprocessors` are busy. `statistics`: for
+  /// AttentionMass, whose kernels take one strip.
   AttentionShape ShapeOf(int32_t num_heads, const KvPagesView& pages, int num_multiprocessors,
                          bool statistics) const;
 

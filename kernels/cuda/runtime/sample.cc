@@ -9,8 +9,8 @@
 namespace kvblend::kernels::cuda {
 namespace {
 
-// `rows`, `changes`: device memory. Scratch memory is laid out by whether any row draws or changes logits, not
-// by which: a recorded step is repeated with others.
+// `rows`, `changes`: device memory. Scratch memory is laid out by whether any row draws or changes logits,
+// not by which: a recorded step is repeated with others.
 absl::Status Enqueue(DeviceStream& stream, ConstMatrixView logits, absl::Span<const SamplingSpec> specs,
                      const RowSampling* rows, const LogitChange* changes, SampledToken* out) {
   const auto count = static_cast<int64_t>(specs.size());

@@ -38,7 +38,8 @@ bool SectionStaging::IsFree(int64_t batch) {
 }
 
 SectionStaging::Slot& SectionStaging::NextSlot() {
-  // Where nothing is in use any more, as between prompts, equal prompts get the same slots, which have the right size.
+  // Where nothing is in use any more, as between prompts, equal prompts get the same slots, which have the
+  // right size.
   if (is_released_ && IsFree(batch_ - 1)) next_ = 0;
   if (next_ == slots_.size()) next_ = 0;
   // The next one is the one that was used longest ago.

@@ -1,6 +1,6 @@
 // Brings stored KV from host memory to the device beside what computes: on a stream of its own, into buffers
-// that take turns, with an event on either side of a layer's copies. A layer's KV crosses the bus while the layer
-// before it is computed with, because the host enqueues ahead of the device.
+// that take turns, with an event on either side of a layer's copies. A layer's KV crosses the bus while the
+// layer before it is computed with, because the host enqueues ahead of the device.
 #pragma once
 
 #include <array>
@@ -23,15 +23,16 @@ class SectionStaging {
   SectionStaging(const SectionStaging&) = delete;
   SectionStaging& operator=(const SectionStaging&) = delete;
 
-  /// Where the bytes at `source` (host memory) are for what is enqueued behind the next Await, up to and not beyond the
-  /// Release behind it. At most kSlots between two Releases.
+  /// Where the bytes at `source` (host memory) are for what is enqueued behind the next Await, up to and not
+  /// beyond the Release behind it. At most kSlots between two Releases.
   absl::StatusOr<const void*> Bring(const void* source, int64_t bytes);
   /// What is enqueued on `computing` from now on waits for all that was brought.
   absl::Status Await(StreamHandle computing);
   /// Called when everything that reads what was brought has been enqueued on `computing`.
   absl::Status Release(StreamHandle computing);
 
-  /// Two layers of 32 chunks, K and V being one copy: with fewer, copies wait for what is computed with the layer before.
+  /// Two layers of 32 chunks, K and V being one copy: with fewer, copies wait for what is computed with the
+  /// layer before.
   static constexpr size_t kSlots = 64;
 
  private:

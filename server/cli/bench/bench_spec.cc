@@ -20,7 +20,8 @@ bool Contains(const std::vector<BenchMode>& modes, BenchMode mode) {
   return std::find(modes.begin(), modes.end(), mode) != modes.end();
 }
 
-/// `variant` with the policy and each of the ratios and numbers of voting layers that make a difference for it.
+/// `variant` with the policy and each of the ratios and numbers of voting layers that make a difference for
+/// it.
 void AddBlends(v1::Policy policy, const std::vector<BenchRatio>& ratios,
                const std::vector<int32_t>& query_layers, BenchVariant variant,
                std::vector<BenchVariant>& variants) {

@@ -49,18 +49,18 @@ struct BenchVariant {
   bool operator==(const BenchVariant&) const = default;
 };
 
-/// CacheBlend as published (EuroSys 2025): isolated chunks, the 15% of tokens recomputed whose values deviate most
-/// at layer 1, no learned correction.
+/// CacheBlend as published (EuroSys 2025): isolated chunks, the 15% of tokens recomputed whose values deviate
+/// most at layer 1, no learned correction.
 BenchVariant CacheBlendAsPublished();
 
-/// A row by its name: full, prefix, cacheblend, or WHAT[:RATIO][:LAYERS-layers][:isolated][:uncorrected], where WHAT
-/// is reuse or a policy. kInvalidArgument: names the row and what is allowed.
+/// A row by its name: full, prefix, cacheblend, or WHAT[:RATIO][:LAYERS-layers][:isolated][:uncorrected],
+/// where WHAT is reuse or a policy. kInvalidArgument: names the row and what is allowed.
 absl::StatusOr<BenchVariant> ParseRow(const std::string& name);
 
 /// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always
 /// anchored), policies without a ratio once per anchoring, numbers of voting layers only with policy query.
-/// In the order full, prefix, then per anchoring and correction reuse and blend, whatever the order of `modes`.
-/// kInvalidArgument when a list is empty that is needed, or a ratio is outside 0 to 1.
+/// In the order full, prefix, then per anchoring and correction reuse and blend, whatever the order of
+/// `modes`. kInvalidArgument when a list is empty that is needed, or a ratio is outside 0 to 1.
 absl::StatusOr<std::vector<BenchVariant>> MakeVariants(const std::vector<BenchMode>& modes,
                                                        const std::vector<v1::Policy>& policies,
                                                        const std::vector<BenchRatio>& ratios,

@@ -32,8 +32,8 @@ absl::StatusOr<Shard> ParseShard(const std::string& text);
 /// kInvalidArgument when two files have one label; else as LoadQuestions.
 absl::StatusOr<std::vector<BenchData>> LoadBenchData(const std::vector<std::string>& paths);
 
-/// Per file `count` questions (0: all) from the one with index `first`; of these, over all files together, every
-/// shard.count-th. kInvalidArgument when a file ends before `first`.
+/// Per file `count` questions (0: all) from the one with index `first`; of these, over all files together,
+/// every shard.count-th. kInvalidArgument when a file ends before `first`.
 absl::StatusOr<std::vector<BenchTask>> SelectTasks(const std::vector<BenchData>& data, int first, int count,
                                                    Shard shard);
 

@@ -24,7 +24,8 @@ struct Estimate {
 };
 
 /// Draws questions with replacement, always the same draws for as many questions. So figures of several rows
-/// over the same questions are resampled together, and the interval of their ratio or difference is a paired one.
+/// over the same questions are resampled together, and the interval of their ratio or difference is a paired
+/// one.
 class Bootstrap {
  public:
   static constexpr int kResamples = 4000;
@@ -34,8 +35,8 @@ class Bootstrap {
   /// A figure over the questions that the indices name, one index as often as it was drawn.
   using Statistic = absl::FunctionRef<double(absl::Span<const uint32_t> questions)>;
 
-  /// The figure over every question once, and the middle 95% of the figures over the draws. No interval for fewer
-  /// than two questions, or where a draw has no figure.
+  /// The figure over every question once, and the middle 95% of the figures over the draws. No interval for
+  /// fewer than two questions, or where a draw has no figure.
   Estimate Of(Statistic statistic) const;
 
   // All vectors have one value per question; NaN anywhere gives NaN.

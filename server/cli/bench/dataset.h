@@ -24,8 +24,9 @@ struct BenchQuestion {
 };
 
 /// Reads a JSON list of {question, answers[], ctxs: [{title, text}]}, the form in which the CacheBlend
-/// authors published their data, with "cue" and "system" beside them if need be. Other keys are ignored. kNotFound: no such
-/// file; kInvalidArgument: anything else that is wrong, with the question's index and the key.
+/// authors published their data, with "cue" and "system" beside them if need be. Other keys are ignored.
+/// kNotFound: no such file; kInvalidArgument: anything else that is wrong, with the question's index and the
+/// key.
 absl::StatusOr<std::vector<BenchQuestion>> LoadQuestions(const std::string& path);
 absl::StatusOr<std::vector<BenchQuestion>> ParseQuestions(std::string_view json);
 

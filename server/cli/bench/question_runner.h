@@ -23,7 +23,8 @@ struct KeptReferences {
   OrderedJson engine;
 };
 
-/// In the order StoreChunks, MakeReference, Measure..., RemoveChunks. Everything that is given must outlive it.
+/// In the order StoreChunks, MakeReference, Measure..., RemoveChunks. Everything that is given must outlive
+/// it.
 class QuestionRunner {
  public:
   QuestionRunner(Client& client, const BenchQuestion& question, const BenchOptions& options,

@@ -29,8 +29,9 @@ class ReferenceCache {
   /// Makes the folder. kInvalidArgument when that fails. `warn` is told of files that are of no use.
   static absl::StatusOr<ReferenceCache> Open(std::string folder, std::function<void(std::string_view)> warn);
 
-  /// The part that is kept under the key; `compute` makes it and it is kept, where there is none or it is damaged
-  /// or another key's. Errors are those of `compute`, and kInvalidArgument when the file cannot be written.
+  /// The part that is kept under the key; `compute` makes it and it is kept, where there is none or it is
+  /// damaged or another key's. Errors are those of `compute`, and kInvalidArgument when the file cannot be
+  /// written.
   absl::StatusOr<ReferencePart> GetOrCompute(const OrderedJson& key,
                                              const std::function<absl::StatusOr<ReferencePart>()>& compute);
 

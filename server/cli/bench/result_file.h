@@ -1,5 +1,5 @@
-// Results per question in a file of JSON lines, from which a run that was stopped goes on and which are merged:
-// the settings of the run first, then one line per finished question.
+// Results per question in a file of JSON lines, from which a run that was stopped goes on and which are
+// merged: the settings of the run first, then one line per finished question.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ struct SavedResults {
 /// kInvalidArgument, naming the line, for anything else that is not as it was written.
 absl::StatusOr<SavedResults> ParseResults(std::string_view content);
 
-/// Reads the files and puts their questions together, ordered by data file and question. kFailedPrecondition when
-/// settings differ; kInvalidArgument when two files have one question, or a file is not whole.
+/// Reads the files and puts their questions together, ordered by data file and question. kFailedPrecondition
+/// when settings differ; kInvalidArgument when two files have one question, or a file is not whole.
 absl::StatusOr<SavedResults> MergeResultFiles(const std::vector<std::string>& paths);
 
 /// The tasks that are not among the questions. kFailedPrecondition when one is but was another question then.
@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<BenchTask>> TasksLeft(const std::vector<BenchTask>& t
 /// A file that results are appended to, locked against other processes meanwhile.
 class ResultFile {
  public:
-  /// Begins the file, or goes on with one of the same settings: `finished` then gets its questions. Errors as of
-  /// ParseResults and CheckSameSettings; kFailedPrecondition when another process writes to it.
+  /// Begins the file, or goes on with one of the same settings: `finished` then gets its questions. Errors as
+  /// of ParseResults and CheckSameSettings; kFailedPrecondition when another process writes to it.
   static absl::StatusOr<ResultFile> Open(const std::string& path, const RunSettings& settings,
                                          std::vector<FinishedQuestion>& finished);
   ResultFile(ResultFile&& other) noexcept;

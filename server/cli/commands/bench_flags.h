@@ -45,14 +45,15 @@ struct BenchFlags {
 
 void AddBenchFlags(CLI::App& command, BenchFlags& flags);
 
-/// kInvalidArgument for flags that have no meaning together: what measures beside --merge, the lists of which rows
-/// are combined beside --rows, neither --data nor --merge.
+/// kInvalidArgument for flags that have no meaning together: what measures beside --merge, the lists of which
+/// rows are combined beside --rows, neither --data nor --merge.
 absl::Status CheckBenchFlags(const BenchFlags& flags);
 
 /// The rows, the one that they are held against added at the end if it is not among them.
 absl::StatusOr<BenchOptions> MakeBenchOptions(const BenchFlags& flags);
 
-/// Index of the row that is called `against`; nothing when that is empty. kInvalidArgument: it is not among them.
+/// Index of the row that is called `against`; nothing when that is empty. kInvalidArgument: it is not among
+/// them.
 absl::StatusOr<std::optional<size_t>> FindRow(const std::vector<BenchVariant>& rows,
                                               const std::string& against);
 

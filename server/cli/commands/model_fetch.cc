@@ -56,8 +56,8 @@ absl::StatusOr<std::string> FindScript() {
       absl::StrCat("there is no fetch_model.sh; looked for: ", absl::StrJoin(places, ", ")));
 }
 
-/// Runs the script with this process' standard streams. The error tells its exit code; its reason stands on standard
-/// error.
+/// Runs the script with this process' standard streams. The error tells its exit code; its reason stands on
+/// standard error.
 absl::Status RunScript(const std::string& script, const std::string& argument) {
   const char* const arguments[] = {"bash", script.c_str(), argument.c_str(), nullptr};
   posix_spawnattr_t attributes;

@@ -36,15 +36,16 @@ struct Conversation {
   std::vector<int32_t> output_tokens;  // one per turn
 
   int turns() const { return static_cast<int>(questions.size()); }
-  /// The request of a turn, from 0, behind the answers to those before it, with exactly so many tokens to generate
-  /// (end-of-text is ignored). Missing chunks are not stored behind it: the store stays as it was warmed.
+  /// The request of a turn, from 0, behind the answers to those before it, with exactly so many tokens to
+  /// generate (end-of-text is ignored). Missing chunks are not stored behind it: the store stays as it was
+  /// warmed.
   v1::GenerateRequest Request(int turn, const std::vector<std::string>& answers, const BenchVariant& mode,
                               const std::string& tenant_namespace) const;
 };
 
-/// The i-th conversation begins with the i-th question and goes on with those that follow it, around the end. With `zipf`
-/// its passages are drawn from those of all questions together, of which a random one is the most popular.
-/// kInvalidArgument: there are fewer passages than wanted.
+/// The i-th conversation begins with the i-th question and goes on with those that follow it, around the end.
+/// With `zipf` its passages are drawn from those of all questions together, of which a random one is the most
+/// popular. kInvalidArgument: there are fewer passages than wanted.
 absl::StatusOr<std::vector<Conversation>> MakeConversations(const std::vector<BenchQuestion>& questions,
                                                             const ConversationOptions& options);
 

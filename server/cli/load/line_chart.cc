@@ -143,8 +143,7 @@ std::string DrawChart(const LineChart& chart) {
     for (const auto& [x, y] : points) {
       absl::StrAppendFormat(&line, "%s%.1f,%.1f", line.empty() ? "" : " ", x_axis.At(x), y_axis.At(y));
       absl::StrAppendFormat(
-          &dots,
-          "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s: %s at %s</title></circle>",
+          &dots, "<circle class=\"%s\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"><title>%s: %s at %s</title></circle>",
           colour, x_axis.At(x), y_axis.At(y), name, ChartLabel(y, chart.y_is_seconds), HumanNumber(x));
     }
     absl::StrAppendFormat(&svg, "<polyline class=\"%s\" points=\"%s\"/>%s", colour, line, dots);

@@ -1,5 +1,5 @@
-// Line charts as SVG, for pages without scripts. Colours come from the page: classes s0 to s7 colour series in order.
-// Pure functions; any thread.
+// Line charts as SVG, for pages without scripts. Colours come from the page: classes s0 to s7 colour series
+// in order. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -26,12 +26,12 @@ struct AxisTicks {
   std::vector<double> values = {};
   bool logarithmic = false;
 };
-/// Logarithmic (1, 2, 5 of each power of ten) where positive values span more than a factor of 20, else from 0 in round
-/// steps. All finite; no values: an axis from 0 to 1.
+/// Logarithmic (1, 2, 5 of each power of ten) where positive values span more than a factor of 20, else from
+/// 0 in round steps. All finite; no values: an axis from 0 to 1.
 AxisTicks TicksFor(const std::vector<double>& values);
 
-/// An <svg> element with axes, grid, lines, a dot with its figures at every point, and each series' name at its end. Empty
-/// when no series has a point.
+/// An <svg> element with axes, grid, lines, a dot with its figures at every point, and each series' name at
+/// its end. Empty when no series has a point.
 std::string DrawChart(const LineChart& chart);
 
 /// For text in HTML and its attributes.

@@ -1,7 +1,7 @@
 // Sends the requests of one measurement at their times and notes what comes back.
 //
-// One thread plans and sends; answers arrive on the threads of Calls, which only note the time. So a request that takes
-// long holds up no other one's sending.
+// One thread plans and sends; answers arrive on the threads of Calls, which only note the time. So a request
+// that takes long holds up no other one's sending.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ struct TtftBound {
   int64_t allowed = 0;
 };
 
-/// Open loop: conversations begin at `arrivals`. Closed loop: `clients` hold one after the other, until `seconds` have
-/// passed or `requests` were planned.
+/// Open loop: conversations begin at `arrivals`. Closed loop: `clients` hold one after the other, until
+/// `seconds` have passed or `requests` were planned.
 struct LoadStep {
   std::vector<double> arrivals = {};  // seconds from the start, ascending; closed loop: empty
   int clients = 0;                    // closed loop: at least 1
@@ -55,8 +55,9 @@ struct LoadResult {
 /// Called now and then on the calling thread: requests ended, in flight, and the seconds since the start.
 using LoadProgress = std::function<void(int64_t ended, int64_t in_flight, double seconds)>;
 
-/// Returns when every request has ended. Ctrl-C and the bound cancel those that run, which are then not among the
-/// records. A client of the closed loop whose request failed pauses for as long as it was told, else for kPauseSeconds.
+/// Returns when every request has ended. Ctrl-C and the bound cancel those that run, which are then not among
+/// the records. A client of the closed loop whose request failed pauses for as long as it was told, else for
+/// kPauseSeconds.
 LoadResult RunLoad(Calls& calls, schedule::Clock& clock, Cancellation& cancellation, const LoadScript& script,
                    const LoadStep& step, const LoadProgress& progress = nullptr);
 inline constexpr double kPauseSeconds = 0.1;

@@ -8,8 +8,9 @@
 
 namespace kvblend::server::cli {
 
-/// Latencies and goodput against rate, and against clients, where more than one was measured; one line per mode. Light or
-/// dark as the reader's system is. `title`: model and backend; `command`: what measured it; all texts are escaped.
+/// Latencies and goodput against rate, and against clients, where more than one was measured; one line per
+/// mode. Light or dark as the reader's system is. `title`: model and backend; `command`: what measured it;
+/// all texts are escaped.
 std::string LoadPage(const LoadRun& run, const std::vector<BenchVariant>& modes, const std::string& title,
                      const std::string& command);
 

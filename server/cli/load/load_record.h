@@ -10,8 +10,8 @@
 
 namespace kvblend::server::cli {
 
-/// Times are seconds since the measurement began. Latencies count from when the request was planned, not from when it was
-/// sent: where this program was late, that is part of what its user would have waited.
+/// Times are seconds since the measurement began. Latencies count from when the request was planned, not from
+/// when it was sent: where this program was late, that is part of what its user would have waited.
 struct LoadRecord {
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 

@@ -78,8 +78,8 @@ class LoadRunner {
              const std::vector<Conversation>& conversations, const LoadOptions& options, Progress progress,
              OnRecord on_record);
 
-  /// Measures into `run`, which holds after an error what was measured before it. Errors: of chunk puts, of an unloaded
-  /// request (nothing under load could be trusted), kCancelled after Ctrl-C.
+  /// Measures into `run`, which holds after an error what was measured before it. Errors: of chunk puts, of
+  /// an unloaded request (nothing under load could be trusted), kCancelled after Ctrl-C.
   absl::Status Run(LoadRun& run);
 
  private:

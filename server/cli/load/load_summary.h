@@ -35,7 +35,8 @@ struct LoadSummary {
   int64_t requests = 0;
   int64_t answered = 0;
   std::map<std::string, int64_t> errors;  // by the name of the code
-  // Those that are neither what a load may end with (RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED) nor this program's doing (CANCELLED).
+  // Those that are neither what a load may end with (RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED) nor this
+  // program's doing (CANCELLED).
   int64_t failures = 0;
   absl::Status first_failure;
   LatencyQuantiles ttft;  // these four: of what was answered
@@ -53,11 +54,13 @@ struct LoadSummary {
   int64_t mismatches = 0;        // answers that differ from their references
 };
 
-/// `seconds`: how long it took. Answers that ended later than that do not count for what was reached per second.
+/// `seconds`: how long it took. Answers that ended later than that do not count for what was reached per
+/// second.
 LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double seconds,
                           const ServiceLevel& level);
 
-/// Whether at most 5% of the requests had their first token later than `limit` or never: p95 within it, counting failures.
+/// Whether at most 5% of the requests had their first token later than `limit` or never: p95 within it,
+/// counting failures.
 bool TtftWithin(absl::Span<const LoadRecord> records, int mode, double limit);
 /// How many of so many requests those 5% are.
 int64_t AllowedLate(int64_t requests);

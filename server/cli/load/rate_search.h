@@ -1,4 +1,5 @@
-// Finds the highest rate that a server bears: doubling until it does not, then halving the interval in between.
+// Finds the highest rate that a server bears: doubling until it does not, then halving the interval in
+// between.
 #pragma once
 
 #include <optional>

@@ -13,8 +13,9 @@ class ZipfChoice {
   /// REQUIRES: count > 0, exponent >= 0.
   ZipfChoice(int count, double exponent);
 
-  /// `wanted` different ones, in the order drawn: each draw is among those that are left, in proportion to their weights
-  /// (exponential keys: Efraimidis and Spirakis, Information Processing Letters 97, 2006). All of them, if fewer.
+  /// `wanted` different ones, in the order drawn: each draw is among those that are left, in proportion to
+  /// their weights (exponential keys: Efraimidis and Spirakis, Information Processing Letters 97, 2006). All
+  /// of them, if fewer.
   std::vector<int> Draw(int wanted, std::mt19937_64& random) const;
 
  private:

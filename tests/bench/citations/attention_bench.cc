@@ -1,9 +1,10 @@
-// What attention tells of where an answer comes from (engine/serve/sequences/attribution): the answers of questions are put behind their
-// prompts token by token, and the chunk that gets the most attention is compared with the passages that hold the answer. Put
-// there as well is the answer of another question, which no passage holds. Beside it the runs of words that are copied
-// (server/cohere/citations.h), and trivial guesses.
-// The model's own answers are looked at too: of the clauses that quote, how often attention names a document that they quote, and how many
-// of the others it cites.
+// What attention tells of where an answer comes from (engine/serve/sequences/attribution): the answers of
+// questions are put behind their prompts token by token, and the chunk that gets the most attention is
+// compared with the passages that hold the answer. Put there as well is the answer of another question, which
+// no passage holds. Beside it the runs of words that are copied (server/cohere/citations.h), and trivial
+// guesses.
+// The model's own answers are looked at too: of the clauses that quote, how often attention names a document
+// that they quote, and how many of the others it cites.
 //
 // With --cost the time of decoding with and without, in turn, on the first question.
 #include <algorithm>

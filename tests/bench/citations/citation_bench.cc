@@ -1,5 +1,6 @@
-// How heavy a run of words has to be to be a citation (server/cohere/citations.h): of spans that were copied from a passage,
-// how many are found, with which sources; and how often the words of another question's passage are taken for a copy.
+// How heavy a run of words has to be to be a citation (server/cohere/citations.h): of spans that were copied
+// from a passage, how many are found, with which sources; and how often the words of another question's
+// passage are taken for a copy.
 #include <algorithm>
 #include <cstdio>
 #include <random>

@@ -72,8 +72,8 @@ class Bench {
   /// cache, timed on the device.
   absl::StatusOr<Samples> Measure(absl::FunctionRef<absl::Status()> enqueue);
 
-  /// Measures what `enqueue` does and adds a line. What is wrong, its error being above the bound, is not timed: it goes to
-  /// problems().
+  /// Measures what `enqueue` does and adds a line. What is wrong, its error being above the bound, is not
+  /// timed: it goes to problems().
   absl::Status Add(const Work& work, absl::FunctionRef<absl::Status()> enqueue);
   /// The same for an operation whose error is that of `result` (Mirror, PagedKv) after a run on both sides.
   template <typename Result>
@@ -86,8 +86,9 @@ class Bench {
   const std::vector<nlohmann::ordered_json>& lines() const { return lines_; }
   const std::vector<std::string>& problems() const { return problems_; }
 
-  /// The fastest bf16 product and the fastest device copy of this run; what others are a share of. And two limits of the
-  /// host's: copies of page-locked memory to the device, and how long it is busy with enqueuing a kernel.
+  /// The fastest bf16 product and the fastest device copy of this run; what others are a share of. And two
+  /// limits of the host's: copies of page-locked memory to the device, and how long it is busy with enqueuing
+  /// a kernel.
   absl::Status MeasurePeaks();
   double gemm_flops_per_second() const { return gemm_flops_per_second_; }
   double copy_bytes_per_second() const { return copy_bytes_per_second_; }

@@ -67,8 +67,8 @@ Options Parse(int argc, char** argv) {
   return options;
 }
 
-// A machine with a GPU is a rare guest: whatever went wrong, what was measured before and what can be measured behind it
-// is kept.
+// A machine with a GPU is a rare guest: whatever went wrong, what was measured before and what can be
+// measured behind it is kept.
 absl::Status Run(const Options& options) {
   const Sizes sizes = options.tiny ? Sizes::Tiny() : Sizes();
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<Bench> bench, Bench::Create(sizes, options.device));

@@ -13,8 +13,8 @@ namespace {
 
 using kernels::DataType;
 
-// Sums of exact products in fp32, in whatever order; tensor cores cut their partial sums off, which grows with the number
-// of columns (some 2e-5 at 14,336).
+// Sums of exact products in fp32, in whatever order; tensor cores cut their partial sums off, which grows
+// with the number of columns (some 2e-5 at 14,336).
 constexpr double kSumBound = 1e-4;
 
 struct Matrix {

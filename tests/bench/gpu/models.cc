@@ -191,7 +191,8 @@ class ModelBench {
     for (PrefilledPrompt& prompt : prompts) {
       next.push_back({.prompt = &prompt, .token_ids = {1}, .sampling = {kernels::SamplingSpec{}}});
     }
-    // A step leaves num_tokens as it is, so the next one does the same. The first is run and the second is recorded.
+    // A step leaves num_tokens as it is, so the next one does the same. The first is run and the second is
+    // recorded.
     constexpr int32_t kNotTimed = 3;
     Samples seconds;
     for (int32_t i = 0; i < kNotTimed + bench_.sizes().repetitions; ++i) {

@@ -25,8 +25,9 @@ std::vector<ModelShape> KnownShapes();
 /// A few layers, for the emulated device.
 ModelShape TinyShape();
 
-/// A runtime as ModelRuntime::Load makes it, but without a file: no tokenizer, no chat template, bf16 weights and pages and
-/// int8 chunks. Its pages hold `num_sequences` of `sizes.tokens` tokens and one page more. `staged`: its backend.
+/// A runtime as ModelRuntime::Load makes it, but without a file: no tokenizer, no chat template, bf16 weights
+/// and pages and int8 chunks. Its pages hold `num_sequences` of `sizes.tokens` tokens and one page more.
+/// `staged`: its backend.
 absl::StatusOr<std::unique_ptr<ModelRuntime>> MakeRuntime(const ModelShape& shape, const Sizes& sizes,
                                                           int device, StagedBackend** staged,
                                                           int64_t num_sequences);

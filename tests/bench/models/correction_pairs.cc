@@ -1,12 +1,13 @@
 // The pairs that a correction of stored KV is fitted to, for correction_study.py to fit other things to them:
 //   correction_pairs MODEL.gguf FOLDER --data FILE... --passages N,... --layers L,...
-// Of every chunk behind the first its tokens 0 to 3 and every --every-th one. FOLDER gets, little-endian and in the same
-// order, for each layer L
+// Of every chunk behind the first its tokens 0 to 3 and every --every-th one. FOLDER gets, little-endian and
+// in the same order, for each layer L
 //   L.stored, L.fresh    f32 [pairs, channels]: K before RoPE and V, as stored and as full prefill has them
 //   L.weights            f32 [pairs]: what the fit counts a pair, times the tokens that it stands for
 //   L.before             f32 [chunks, channels]: the mean of what is stored of all chunks in front of it
-// and pairs.json: what was asked, the number of channels, what kvblend's own fit would take (rank, ridge), [file, question] of
-// each prompt, [prompt, begin] of each chunk, and [chunk, place] of each pair (kernels/kv_correction_place.h).
+// and pairs.json: what was asked, the number of channels, what kvblend's own fit would take (rank, ridge),
+// [file, question] of each prompt, [prompt, begin] of each chunk, and [chunk, place] of each pair
+// (kernels/kv_correction_place.h).
 #include <algorithm>
 #include <fstream>
 #include <memory>

@@ -1,6 +1,7 @@
 // Token ids that a model's tokenizer gives for texts, for peer_greedy.py to compare with llama.cpp's:
 //   peer_tokens MODEL.gguf TEXTS.json
-// TEXTS.json: a list of strings. Standard output: as many lists of ids, BOS in front where the model wants it.
+// TEXTS.json: a list of strings. Standard output: as many lists of ids, BOS in front where the model wants
+// it.
 #include <cstdio>
 #include <fstream>
 #include <string>

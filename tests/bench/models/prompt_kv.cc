@@ -1,9 +1,10 @@
 // The KV of whole prompts, for correction_gradients.py to run a model of its own over:
 //   prompt_kv MODEL.gguf FOLDER --data FILE... --passages N,...
-// FOLDER gets, for the prompts in their order, N.kv, f16 [layers, 2, question_begin, channels], little-endian: K before RoPE and V of
-// each token before the question, first as they are reused without a correction (chunks behind the first as stored, the rest as full
-// prefill has it), then as full prefill has them; and N.json: the prompt's tokens, the 16 tokens that full prefill answers, where the
-// question begins, and [begin, tokens] of each chunk behind the first.
+// FOLDER gets, for the prompts in their order, N.kv, f16 [layers, 2, question_begin, channels],
+// little-endian: K before RoPE and V of each token before the question, first as they are reused without a
+// correction (chunks behind the first as stored, the rest as full prefill has it), then as full prefill has
+// them; and N.json: the prompt's tokens, the 16 tokens that full prefill answers, where the question begins,
+// and [begin, tokens] of each chunk behind the first.
 #include <Eigen/Core>
 #include <algorithm>
 #include <filesystem>

@@ -1,5 +1,6 @@
-// Products of a prompt's rows in asymmetric codes of 8 bits, on every instruction set that has kernels for them: the largest
-// codes, whose sums would be cut off if they did not fit, against integers; random ones against double; and how rows are rounded.
+// Products of a prompt's rows in asymmetric codes of 8 bits, on every instruction set that has kernels for
+// them: the largest codes, whose sums would be cut off if they did not fit, against integers; random ones
+// against double; and how rows are rounded.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -166,8 +167,8 @@ class AsymmetricRowsTest : public AsymmetricProductsTest {
   }
 };
 
-// Of any size, of one sign or of both, also where a row's halves are of very different size: within half a step of a half's
-// own range, and what is 0 is exactly that.
+// Of any size, of one sign or of both, also where a row's halves are of very different size: within half a
+// step of a half's own range, and what is 0 is exactly that.
 TEST_F(AsymmetricRowsTest, ActivationsAreRoundedToTheNearestCode) {
   Rng rng(20261127);
   std::normal_distribution<float> normal;

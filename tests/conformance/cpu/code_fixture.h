@@ -79,8 +79,8 @@ struct ExpandedBlock {
   const BlockCodes codes;
 };
 
-/// What asymmetric kernels make of a tile of rows and a matrix of one block, [rows, kPackedBlock], in two calls. rows: of at least
-/// two groups
+/// What asymmetric kernels make of a tile of rows and a matrix of one block, [rows, kPackedBlock], in two
+/// calls. rows: of at least two groups
 template <class Code>
 std::vector<float> ProductsOfBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix& matrix,
                                    const CodedRows<Code>& rows) {
@@ -102,7 +102,8 @@ std::vector<float> ProductsOfBlock(const BlockKernels<Code>& kernels, const Quan
   return out;
 }
 
-/// Rows that lie one behind the other, from `first` on, as the tile of `count` rows that products of many rows take.
+/// Rows that lie one behind the other, from `first` on, as the tile of `count` rows that products of many
+/// rows take.
 template <class Code>
 struct RowTile {
   RowTile(const CodedRows<Code>& source, int64_t first, int64_t count)
@@ -128,8 +129,8 @@ struct RowTile {
   const CodedRows<Code> rows;
 };
 
-/// One to num_rows rows straight from the columns give bit for bit what `many`, [rows, kPackedBlock], says of them, as far as it
-/// goes.
+/// One to num_rows rows straight from the columns give bit for bit what `many`, [rows, kPackedBlock], says of
+/// them, as far as it goes.
 template <typename Row, typename FewRows>
 void ExpectFewRowsAsMany(const QuantizedMatrix& matrix, const Row& rows, int64_t num_rows, FewRows few_rows,
                          const std::vector<float>& many) {

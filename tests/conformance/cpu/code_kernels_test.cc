@@ -1,5 +1,6 @@
 // The kernels of products of codes, on every instruction set that this processor has: sums of the largest
-// codes, which would be cut off if they did not fit, against integers; and few rows against many, bit for bit.
+// codes, which would be cut off if they did not fit, against integers; and few rows against many, bit for
+// bit.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -156,8 +157,9 @@ TEST_F(CodeKernelsTest, TheLargestPairsDoNotOverflow) {
   }
 }
 
-// Random codes, scales and minima, with an activation of 16 inputs' steps: what a column gives for any number of rows is
-// what the block gives, and no set differs from another by more than what their ways to write 8 bits round differently.
+// Random codes, scales and minima, with an activation of 16 inputs' steps: what a column gives for any number
+// of rows is what the block gives, and no set differs from another by more than what their ways to write 8
+// bits round differently.
 TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
   constexpr int64_t kNumRows = 8;
   Rng rng(20261123);

@@ -1,6 +1,6 @@
-// Few rows of activations in 16 bits, in two terms of 8 each or as pairs, on every instruction set that this processor has: the
-// largest terms, whose sums would be cut off if they did not fit, against integers; and bit for bit what pairs of many
-// rows give.
+// Few rows of activations in 16 bits, in two terms of 8 each or as pairs, on every instruction set that this
+// processor has: the largest terms, whose sums would be cut off if they did not fit, against integers; and
+// bit for bit what pairs of many rows give.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -22,8 +22,8 @@ namespace {
 
 class CodeTermsTest : public CodeKernelsTest {};
 
-// Both terms of an activation in 16 bits as large as they can be, with equal signs, with opposite ones, and one of them alone,
-// so that floats hold its sums and show every unit that was cut off.
+// Both terms of an activation in 16 bits as large as they can be, with equal signs, with opposite ones, and
+// one of them alone, so that floats hold its sums and show every unit that was cut off.
 TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
   constexpr int64_t kCols = 32, kNumRows = 8, kWords = kCols / kCodesPerWord;
   for (const CodeKernels* kernels : kernels_) {
@@ -137,8 +137,8 @@ TEST_F(CodeTermsTest, FewRowsAreBitForBitAsPairsOfMany) {
   }
 }
 
-// Of any size, in groups of 16 and of 32, with a part of a group behind them, as f32 and as bf16: both terms together are the codes
-// that pairs have.
+// Of any size, in groups of 16 and of 32, with a part of a group behind them, as f32 and as bf16: both terms
+// together are the codes that pairs have.
 TEST_F(CodeTermsTest, ActivationsHaveTheCodesOfPairs) {
   Rng rng(20261128);
   std::normal_distribution<float> normal;

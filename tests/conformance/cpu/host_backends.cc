@@ -1,6 +1,6 @@
-// The backends of kernels_conformance_test: "reference", "cpu_f32", "cpu_int16_attention" (with VNNI and without) and, where
-// the processor has it, "cpu_bf16". Where it multiplies bf16 in vectors, these tiles are there for themselves too, and those of
-// AMX, emulated.
+// The backends of kernels_conformance_test: "reference", "cpu_f32", "cpu_int16_attention" (with VNNI and
+// without) and, where the processor has it, "cpu_bf16". Where it multiplies bf16 in vectors, these tiles are
+// there for themselves too, and those of AMX, emulated.
 #include <cstdlib>
 #include <iostream>
 #include <utility>

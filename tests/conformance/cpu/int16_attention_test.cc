@@ -1,4 +1,5 @@
-// Attention in codes of 16 bits where its sums are the largest that there can be, and where values are not finite.
+// Attention in codes of 16 bits where its sums are the largest that there can be, and where values are not
+// finite.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -27,8 +28,9 @@ class Int16AttentionTest : public testing::TestWithParam<bool> {
   Rng rng_{20261123};
 };
 
-// Equal channels are all coded as the limit, so that products of 32 bits are the largest in every lane; equal scores give
-// equal weights, whose sums with equal values are the largest too, most of all where they fill a block of keys.
+// Equal channels are all coded as the limit, so that products of 32 bits are the largest in every lane; equal
+// scores give equal weights, whose sums with equal values are the largest too, most of all where they fill a
+// block of keys.
 TEST_P(Int16AttentionTest, TheLargestSumsDoNotOverflow) {
   for (const int32_t num_keys : {130, 600}) {
     for (const int32_t head_dim : {1, 2, 33, 64, 65, 96, 128, 129, 256, 500, 512}) {

@@ -1,5 +1,6 @@
-// Products of a file's codes by activations in 16 bits, through the whole backend: within half a step of the activations, and
-// of the weights where a prompt's rows have wide groups; and the same for any number of rows up to there, and from there on.
+// Products of a file's codes by activations in 16 bits, through the whole backend: within half a step of the
+// activations, and of the weights where a prompt's rows have wide groups; and the same for any number of rows
+// up to there, and from there on.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -127,8 +128,8 @@ TEST_F(Int16LinearTest, WhatIsNotFiniteShowsInItsRow) {
   }
 }
 
-// An answer does not depend on how many are decoded with it, nor a prompt's row on how many are computed with it, in any
-// format.
+// An answer does not depend on how many are decoded with it, nor a prompt's row on how many are computed with
+// it, in any format.
 TEST_F(Int16LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   constexpr int64_t kCols = 320, kOutputs = 130;
   std::normal_distribution<float> normal;
@@ -150,7 +151,8 @@ TEST_F(Int16LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   }
 }
 
-// Experts' products are those of their matrices, bit for bit, of few rows and of many, whatever rows go to the others.
+// Experts' products are those of their matrices, bit for bit, of few rows and of many, whatever rows go to
+// the others.
 TEST_F(Int16LinearTest, ExpertsAreAsTheirMatrices) {
   constexpr int64_t kCols = 96, kOutputs = 70;
   const RandomCodes source(rng_, kOutputs, kCols, [](int64_t) { return kFormats[1]; });

@@ -166,8 +166,8 @@ TEST_F(Int8LinearTest, ZerosStayZerosAndWhatIsNotFiniteShows) {
   ExpectNotFiniteInItsRow(out, kRows, kOutputs);
 }
 
-// An answer does not depend on how many rows it is computed with: not on whether it is decoded alone, beside seven
-// others, or with a prompt's rows. In every format, and where the weights came as values.
+// An answer does not depend on how many rows it is computed with: not on whether it is decoded alone, beside
+// seven others, or with a prompt's rows. In every format, and where the weights came as values.
 TEST_F(Int8LinearTest, ARowsResultDoesNotDependOnTheOthers) {
   constexpr int64_t kRows = 100, kCols = 320, kOutputs = 130;
   Tensor x(*backend_, kF32, kRows, kCols), w(*backend_, kF32, kOutputs, kCols);

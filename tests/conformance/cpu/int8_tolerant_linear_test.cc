@@ -1,5 +1,5 @@
-// Linear layers whose inputs may be rounded to 8 bits, through the whole backend that `auto` makes where there are kernels for
-// that: a prompt's rows within half a step, and nothing else in 8 bits.
+// Linear layers whose inputs may be rounded to 8 bits, through the whole backend that `auto` makes where
+// there are kernels for that: a prompt's rows within half a step, and nothing else in 8 bits.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -31,7 +31,8 @@ class Int8TolerantLinearTest : public testing::Test {
     if (!expected) GTEST_SKIP() << "auto takes other products here: " << backend_->Describe();
   }
 
-  // What codes of whole groups may be wrong by: half a step of every activation, and what whole_group_products_test.cc has of weights.
+  // What codes of whole groups may be wrong by: half a step of every activation, and what
+  // whole_group_products_test.cc has of weights.
   static Expected WithinWholeGroups(const Tensor& x, const RandomCodes& weights,
                                     const QuantizedFormat& format, int64_t cols, int64_t r, int64_t o,
                                     double before) {
@@ -134,8 +135,8 @@ TEST_F(Int8TolerantLinearTest, WhatIsNotFiniteShowsInItsRow) {
   ExpectNotFiniteInItsRow(out, kRows, kOutputs);
 }
 
-// Few rows are as in decoding, and weights in more bits or in smaller groups have no kernels in 8 bits: both are as in layers
-// that tolerate nothing, bit for bit.
+// Few rows are as in decoding, and weights in more bits or in smaller groups have no kernels in 8 bits: both
+// are as in layers that tolerate nothing, bit for bit.
 TEST_F(Int8TolerantLinearTest, OthersAreIn16Bits) {
   constexpr int64_t kCols = 96, kOutputs = 70;
   for (size_t f = 0; f < std::size(kFormats); ++f) {

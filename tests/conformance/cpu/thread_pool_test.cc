@@ -46,8 +46,8 @@ TEST(ThreadPoolTest, StartsWorkersOnly) {
   EXPECT_EQ(started, 3);
 }
 
-// Each stream is read from front to back, and a thread that finds no more of its own takes what others have left: here all of
-// it, for they wait in their first iteration until everything else is done.
+// Each stream is read from front to back, and a thread that finds no more of its own takes what others have
+// left: here all of it, for they wait in their first iteration until everything else is done.
 TEST(ThreadPoolTest, StreamsAreReadInOrderAndFinishedTogether) {
   constexpr int kThreads = 3;
   constexpr int64_t kIterations = 300, kStream = kIterations / kThreads;
@@ -85,7 +85,8 @@ TEST(ThreadPoolTest, StreamsAreReadInOrderAndFinishedTogether) {
   }
 }
 
-// Which thread an iteration has while all of them are busy: each waits in its first until every thread has one.
+// Which thread an iteration has while all of them are busy: each waits in its first until every thread has
+// one.
 class ThreadOfLine {
  public:
   explicit ThreadOfLine(int threads) : threads_(threads) {}
@@ -109,8 +110,8 @@ class ThreadOfLine {
   std::atomic<int> begun_{0};
 };
 
-// What a thread wrote in one loop it finds in its own caches in the next: it begins with the same rows every time, in loops of
-// rows and of grids of them; where a grid has too few rows, with the same columns.
+// What a thread wrote in one loop it finds in its own caches in the next: it begins with the same rows every
+// time, in loops of rows and of grids of them; where a grid has too few rows, with the same columns.
 TEST(ThreadPoolTest, AThreadBeginsWhereItBeganBefore) {
   constexpr int kThreads = 4;
   ThreadPool pool(kThreads, &CountStart);
@@ -167,8 +168,9 @@ TEST(ThreadPoolTest, SleepersAreWoken) {
   }
 }
 
-// A stream keeps a few bits of the generation of the loop that it was in last. A loop with the same bits must not take that one's
-// iterations for its own: here the second stream rests for about as many loops as there are such generations.
+// A stream keeps a few bits of the generation of the loop that it was in last. A loop with the same bits must
+// not take that one's iterations for its own: here the second stream rests for about as many loops as there
+// are such generations.
 TEST(ThreadPoolTest, AStreamThatRestedKnowsThatTheLoopIsAnother) {
   constexpr int kGenerations = 1 << 16;
   ThreadPool pool(2, &CountStart);

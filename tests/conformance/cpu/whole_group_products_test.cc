@@ -1,5 +1,6 @@
-// Products of a prompt's rows in asymmetric codes of whole groups, on every instruction set that has kernels for them, against
-// double, with the largest codes and zeros out of reach among them; and how rows are rounded.
+// Products of a prompt's rows in asymmetric codes of whole groups, on every instruction set that has kernels
+// for them, against double, with the largest codes and zeros out of reach among them; and how rows are
+// rounded.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -71,7 +72,8 @@ class WholeGroupProductsTest : public CodeKernelsTest {
             of_group += x;
             all += std::abs(x);
           }
-          // A zero in reach is rounded to a fraction of a step; one that is not, with all codes, to steps that are larger.
+          // A zero in reach is rounded to a fraction of a step; one that is not, with all codes, to steps
+          // that are larger.
           const double own_step = weights.StepOf(o, g * kWholeGroup),
                        weight_step =
                            std::max(own_step, weights.LargestOfGroup(o, g * kWholeGroup) / largest_zero);

@@ -1,5 +1,5 @@
-// Products of a prompt's rows in 16 bits with wide groups, on every instruction set that this processor has: the largest codes,
-// whose sums would overflow if they did not fit, and random ones, against double.
+// Products of a prompt's rows in 16 bits with wide groups, on every instruction set that this processor has:
+// the largest codes, whose sums would overflow if they did not fit, and random ones, against double.
 #include <algorithm>
 #include <cmath>
 #include <vector>

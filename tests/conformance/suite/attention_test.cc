@@ -96,7 +96,8 @@ std::vector<AttentionCase> Cases() {
     }
   }
   add_shape("head_dim 264", 1, 1, 264, kBF16, {{20, {3, 19}}});
-  // Few and many rows, split keys, windows, and both ways of computing; a cap that is reached, and one that is not.
+  // Few and many rows, split keys, windows, and both ways of computing; a cap that is reached, and one that
+  // is not.
   for (const auto& [soft_cap, sinks] : {std::pair{1.5f, false}, {0.0f, true}, {50.0f, true}}) {
     for (const DataType dtype : {kBF16, kF32}) {
       const std::string what =
@@ -195,8 +196,8 @@ TEST_P(AttentionConformance, LargeScores) {
   }
 }
 
-// Whatever the size of scores and sinks: a cap bounds the former, and a sink far above or below all scores leaves
-// nothing, or everything, to the values.
+// Whatever the size of scores and sinks: a cap bounds the former, and a sink far above or below all scores
+// leaves nothing, or everything, to the values.
 TEST_P(AttentionConformance, LargeScoresWithSoftCapsAndSinks) {
   for (const int32_t rows : {1, 40}) {
     const BatchCase batch{.sequences = {{300, Range(300 - rows, 300)}}};
@@ -227,8 +228,8 @@ TEST_P(AttentionConformance, LargeScoresWithSoftCapsAndSinks) {
   }
 }
 
-// A key or a query that is not finite shows in the rows that it has a part in, and in no others: from logits that are NaN the
-// engine knows that something is wrong.
+// A key or a query that is not finite shows in the rows that it has a part in, and in no others: from logits
+// that are NaN the engine knows that something is wrong.
 TEST_P(AttentionConformance, KeysAndQueriesThatAreNotFiniteShow) {
   constexpr int32_t kKeys = 300, kBad = 295, kHeadDim = 64;
   for (const DataType dtype : {kF32, kBF16}) {

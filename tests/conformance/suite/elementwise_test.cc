@@ -1,4 +1,5 @@
-// Embed, Linear, RmsNorm, GatedActivation, AddScaled, SoftCap and GatherRows of every backend against double precision.
+// Embed, Linear, RmsNorm, GatedActivation, AddScaled, SoftCap and GatherRows of every backend against double
+// precision.
 #include <algorithm>
 #include <cmath>
 #include <limits>

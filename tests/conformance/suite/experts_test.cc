@@ -1,5 +1,5 @@
-// A mixture of experts on every backend: who is chosen and with what weight, products with the experts that rows are sent
-// to, and their sums, against double precision; and that rows do not influence each other.
+// A mixture of experts on every backend: who is chosen and with what weight, products with the experts that
+// rows are sent to, and their sums, against double precision; and that rows do not influence each other.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -163,8 +163,8 @@ TEST_P(ExpertsConformance, WeightsAreASoftmax) {
   EXPECT_TRUE(Choose(none, {.num_chosen = 2}).experts.empty());
 }
 
-// Every way in which products are computed: by the number of rows, in every format, with experts that get no row, one
-// row, or more than are multiplied at a time.
+// Every way in which products are computed: by the number of rows, in every format, with experts that get no
+// row, one row, or more than are multiplied at a time.
 TEST_P(ExpertsConformance, ProductsInEveryFormat) {
   for (const QuantizedFormat& format : kFormats) {
     SCOPED_TRACE(absl::StrCat(format.bits, " bits, groups of ", format.group));

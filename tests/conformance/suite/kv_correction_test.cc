@@ -114,8 +114,8 @@ Expected CorrectedByDefinition(const Stored& in, const Values& w, int64_t row, i
     sum += inner[r] * up;
     squares += inner_squares[r] * up * up;
   }
-  // x, down, x down and up may each be rounded to the compute dtype. These errors are independent of each other, and so
-  // are those of the sums: they grow with the root of the sum of squares of the products.
+  // x, down, x down and up may each be rounded to the compute dtype. These errors are independent of each
+  // other, and so are those of the sums: they grow with the root of the sum of squares of the products.
   const double products =
       std::sqrt(squares) * (8 * UnitRoundoff(compute) +
                             (4 * std::sqrt(static_cast<double>(channels + w.rank)) + 4) * UnitRoundoff(kF32));

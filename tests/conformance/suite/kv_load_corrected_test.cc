@@ -1,4 +1,5 @@
-// KvLoadCorrected of every backend: the pages that CorrectKv and KvLoad together would write, and what it refuses.
+// KvLoadCorrected of every backend: the pages that CorrectKv and KvLoad together would write, and what it
+// refuses.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -33,7 +34,8 @@ class KvLoadCorrectedConformance : public ConformanceTest {
 };
 
 TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
-  // Runs that begin within tiles and pairs of tokens, scattered tokens, and more than a thread loads at a time.
+  // Runs that begin within tiles and pairs of tokens, scattered tokens, and more than a thread loads at a
+  // time.
   BatchCase batch{
       .sequences = {
           {200, RandomPositions(rng, 61, 200)}, {33, {32}}, {250, Range(23, 250)}, {200, Range(16, 200)}}};
@@ -86,8 +88,8 @@ TEST_P(KvLoadCorrectedConformance, IsCorrectKvThenKvLoad) {
   }
 }
 
-// More than are brought to a device at once, from host memory, with V behind K or elsewhere, corrected or not, some
-// without rows.
+// More than are brought to a device at once, from host memory, with V behind K or elsewhere, corrected or
+// not, some without rows.
 TEST_P(KvLoadCorrectedConformance, AllAreOneAfterTheOther) {
   constexpr int64_t kItems = 91, kRows = 13, kCols = 3 * 64;
   constexpr int32_t kTokens = kItems * kRows;

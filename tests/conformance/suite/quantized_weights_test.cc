@@ -148,7 +148,8 @@ TEST_P(QuantizedWeightsConformance, EmbedAndTiedWeights) {
   }
 }
 
-// An answer may not depend on what is decoded beside it, up to as many rows as the backend promises, which are eight at least.
+// An answer may not depend on what is decoded beside it, up to as many rows as the backend promises, which
+// are eight at least.
 TEST_P(QuantizedWeightsConformance, ARowIsWhatItIsAlone) {
   for (const QuantizedFormat& format : kFormats) {
     const RandomCodes source(rng, 70, 96, [&](int64_t) { return format; });

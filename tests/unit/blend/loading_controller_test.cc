@@ -188,8 +188,8 @@ TEST(DecideLoading, OnlyTheChunksOfTheSlowTierAreBypassed) {
   EXPECT_THAT(DecideLoading(shape, With(Policy::kQuery), kAuto, Costs(1e4), 2).bypassed, ElementsAre(3));
 }
 
-// A span knows its tier from the lookup; meanwhile all of its layers may have arrived, and the tier's first reads are too few
-// to tell how fast it is.
+// A span knows its tier from the lookup; meanwhile all of its layers may have arrived, and the tier's first
+// reads are too few to tell how fast it is.
 TEST(DecideLoading, WhatHasArrivedIsNotBypassedAndNeedsNoRateOfItsTier) {
   PromptShape shape = Shape();
   for (ShapeSpan& span : shape.spans) span.layer_bytes = 0;

@@ -30,7 +30,8 @@ class WatchesLoads final : public test_support::BackendDecorator {
 
 class WaitingTest : public LowerTierBlendFixture {};
 
-// Whoever waits gives his turns up: somebody else's prompt gets to its end meanwhile, and this one to the same one as ever.
+// Whoever waits gives his turns up: somebody else's prompt gets to its end meanwhile, and this one to the
+// same one as ever.
 TEST_P(WaitingTest, APromptThatWaitsForASlowTierHoldsNobodyUp) {
   Restart();
   StoreAll(chunks_);
@@ -61,7 +62,8 @@ TEST_P(WaitingTest, APromptThatWaitsForASlowTierHoldsNobodyUp) {
   runner_.reset();
 }
 
-// The next read comes when the prompt has given its turn up for want of it, so who waits within a turn waits for ever.
+// The next read comes when the prompt has given its turn up for want of it, so who waits within a turn waits
+// for ever.
 TEST_P(WaitingTest, NoStepWaitsLongerThanATurn) {
   Restart();
   StoreAll(chunks_);

@@ -13,7 +13,8 @@ class PlacedPromptTest : public BlendFixture {
   const prompt::PromptLayout layout_ = MakeLayout(anchor_, chunks_, RandomTokens(13));
 };
 
-// Where it stands a chunk has the first layer's K and V that it has anywhere; behind that what stands before it tells.
+// Where it stands a chunk has the first layer's K and V that it has anywhere; behind that what stands before
+// it tells.
 TEST_P(PlacedPromptTest, StoredAndFreshDifferFromTheSecondLayerOn) {
   PlacedPrompt placed(*runtime_, *runner_, Anchoring::kAnchored);
   int32_t layers = 0;

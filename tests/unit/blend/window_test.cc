@@ -1,4 +1,5 @@
-// Layers with sliding windows: what nobody sees is neither loaded nor computed, and the answer stays what it was.
+// Layers with sliding windows: what nobody sees is neither loaded nor computed, and the answer stays what it
+// was.
 #include <gtest/gtest.h>
 
 #include "kernels/backend.h"

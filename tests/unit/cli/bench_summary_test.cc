@@ -18,8 +18,8 @@ using testing::HasSubstr;
 using testing::Le;
 using testing::Not;
 
-/// Three rows over 20 questions of very different KL: `b` has half of `a`'s, and answers 6 right where full prefill
-/// answers 8, of which one is another.
+/// Three rows over 20 questions of very different KL: `b` has half of `a`'s, and answers 6 right where full
+/// prefill answers 8, of which one is another.
 std::vector<VariantResults> Results() {
   std::vector<VariantResults> results = {{.variant = *ParseRow("full"), .questions = {}},
                                          {.variant = CacheBlendAsPublished(), .questions = {}},

@@ -45,7 +45,8 @@ TEST(BootstrapTest, IntervalsHoldTheTruthAboutAsOftenAsTheyPromise) {
     const Estimate ratio = bootstrap.OfRatio(a, b);
     ratios += ratio.interval.low <= 1.5 && 1.5 <= ratio.interval.high ? 1 : 0;
   }
-  // 95%, less what the percentile method loses with 40 values (1 to 2%), within four standard deviations of 300 trials.
+  // 95%, less what the percentile method loses with 40 values (1 to 2%), within four standard deviations of
+  // 300 trials.
   EXPECT_GT(means, 0.88 * kRounds);
   EXPECT_GT(ratios, 0.88 * kRounds);
   EXPECT_LT(means, 0.99 * kRounds);

@@ -1,4 +1,5 @@
-// Calls without an engine: they record what they are asked and answer as the test says, on the caller's thread.
+// Calls without an engine: they record what they are asked and answer as the test says, on the caller's
+// thread.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// Waits, limits and deadlines where the machine's clock is set meanwhile: this program has one of its own, which it sets.
+// Waits, limits and deadlines where the machine's clock is set meanwhile: this program has one of its own,
+// which it sets.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>

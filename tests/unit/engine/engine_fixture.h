@@ -33,7 +33,8 @@ struct HeldAnswer {
   absl::Notification started, go_on;
 };
 
-/// A small random model of a family, of those that tests/integration/architectures_test.cc compares with others' logits.
+/// A small random model of a family, of those that tests/integration/architectures_test.cc compares with
+/// others' logits.
 inline std::string ArchitecturePath(const std::string& name) {
   return KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/" + name + ".gguf";
 }

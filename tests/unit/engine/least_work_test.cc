@@ -60,7 +60,8 @@ TEST(LeastWorkTest, FewTokensAreAsManyAsTheServerRecomputesAtLeast) {
   EXPECT_EQ(least({.policy = Policy::kNone}, {.min_tokens = 64}), 20);
 }
 
-// What others have of the prompt, exact, is neither loaded nor computed: where everything is recomputed all before the question.
+// What others have of the prompt, exact, is neither loaded nor computed: where everything is recomputed all
+// before the question.
 TEST(LeastWorkTest, PagesOfOthersMayHaveWhatIsExact) {
   const auto least = [](const BlendOptions& blend) {
     return LeastComputedTokens(Layout(), blend, {.min_tokens = 0}, /*finds_pages=*/true);

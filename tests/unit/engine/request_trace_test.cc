@@ -75,8 +75,8 @@ class EngineTraceTest : public EngineFixture {
 
 TEST_F(EngineTraceTest, SpansAreNestedAndAddUpToTheReport) {
   Put(Chunks());
-  // The trace and the report read their clocks one behind the other: what runs between the two, and the processor being
-  // lost there, is their difference. So one request of a few has to agree, to a twentieth.
+  // The trace and the report read their clocks one behind the other: what runs between the two, and the
+  // processor being lost there, is their difference. So one request of a few has to agree, to a twentieth.
   double difference = std::numeric_limits<double>::infinity();
   for (int attempt = 0; attempt < 5; ++attempt) {
     const auto recorder = Traced(Request(Chunks()));

@@ -1,5 +1,5 @@
-// Prompts, answers, scores and chunk puts side by side: they take turns, nobody waits for a long prompt, and what comes out
-// is what each would have got alone.
+// Prompts, answers, scores and chunk puts side by side: they take turns, nobody waits for a long prompt, and
+// what comes out is what each would have got alone.
 #include <algorithm>
 #include <random>
 #include <thread>
@@ -91,7 +91,8 @@ TEST_F(ServingTest, AShortPromptOvertakesALongOneAndACancelledOneGivesItsPagesBa
   EXPECT_EQ(engine_->Stats().requests_running, 0);
 }
 
-/// What the products and the pages are computed in: as served on this machine, and in each arithmetic that every machine has.
+/// What the products and the pages are computed in: as served on this machine, and in each arithmetic that
+/// every machine has.
 struct Arithmetic {
   const char* name;
   const char* gemm;

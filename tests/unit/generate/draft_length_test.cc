@@ -36,8 +36,8 @@ TEST(DraftLength, ChoosesNothingWithoutAGuessOrAMeasurement) {
   EXPECT_GT(length.Choose(8, 7, 1, cost), 0);
 }
 
-/// Steps of k rows take 1 + `share` (k - 1), guesses are right with probability p, token by token. Tokens per time, over what
-/// it would be without guesses.
+/// Steps of k rows take 1 + `share` (k - 1), guesses are right with probability p, token by token. Tokens per
+/// time, over what it would be without guesses.
 double Gain(double p, double share, int steps) {
   DraftLength length;
   StepCost cost;

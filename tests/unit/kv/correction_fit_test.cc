@@ -149,7 +149,8 @@ TEST_F(CorrectionFitTest, KeysMayBeCorrectedByAShare) {
       EXPECT_FLOAT_EQ(half.offset[p * kChannels + c], whole.offset[p * kChannels + c] / (is_key ? 2 : 1));
     }
   }
-  // Half of a perfect correction leaves a quarter of the square, of half of the channels; none of it leaves them all.
+  // Half of a perfect correction leaves a quarter of the square, of half of the channels; none of it leaves
+  // them all.
   EXPECT_NEAR(ResidualShare(pairs, whole, 2), 0, 0.01);
   EXPECT_NEAR(ResidualShare(pairs, half, 2), 0.125, 0.01);
   EXPECT_NEAR(ResidualShare(pairs, none, 2), 0.5, 0.01);

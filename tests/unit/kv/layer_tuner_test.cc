@@ -35,8 +35,8 @@ class LayerTunerTest : public testing::Test {
                   .weights = std::vector<float>(kTokens, 1.0f)});
   }
 
-  /// A target that the least-squares fit does not aim at: the first half of the tokens counts, and of the channels each
-  /// other than it does the more. Its gradient goes to `gradient`.
+  /// A target that the least-squares fit does not aim at: the first half of the tokens counts, and of the
+  /// channels each other than it does the more. Its gradient goes to `gradient`.
   double Loss(const std::vector<float>& y, std::vector<float>& gradient) const {
     double loss = 0;
     gradient.assign(y.size(), 0);

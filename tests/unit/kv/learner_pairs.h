@@ -10,8 +10,8 @@
 
 namespace kvblend::kv {
 
-/// Chunks of a model with so many layers whose fresh KV is a scale, an offset and a map of rank 1 of the stored one, and
-/// noise. The first layer's is what is stored.
+/// Chunks of a model with so many layers whose fresh KV is a scale, an offset and a map of rank 1 of the
+/// stored one, and noise. The first layer's is what is stored.
 class PairMaker {
  public:
   PairMaker(int32_t num_layers, int64_t channels, uint32_t seed = 7)

@@ -244,8 +244,8 @@ TEST_F(PairMomentsTest, WhatFadesCountsLess) {
   EXPECT_NEAR(faded.Deviation(), expected.Deviation(), 1e-7);
 }
 
-/// Chunks are dealt out at random; each share fades at random times. What comes of merging them is computed in double, in
-/// one sitting, over all pairs with what each of them counts in the end.
+/// Chunks are dealt out at random; each share fades at random times. What comes of merging them is computed
+/// in double, in one sitting, over all pairs with what each of them counts in the end.
 TEST_F(PairMomentsTest, MergedTheyAreThoseOfAllPairsInOneWhateverHasFaded) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);

@@ -358,7 +358,8 @@ TEST(HfFolderTest, TemplatesAndTokensComeFromWhereTheyAreKept) {
   ExpectRefused(files, kInvalid, "folder/generation_config.json: field 'eos_token_id' is \"3\"");
 }
 
-// A folder says what cos and sin are multiplied by, a GGUF file what is left of that without YaRN's own factor.
+// A folder says what cos and sin are multiplied by, a GGUF file what is left of that without YaRN's own
+// factor.
 TEST(HfFolderTest, YarnsAttentionFactor) {
   auto files = ReadFolder("llama");
   std::string& config = files["config.json"];

@@ -14,8 +14,8 @@
 namespace kvblend::model {
 namespace {
 
-/// Bytes of the mapping that begins at `address` which are in this process's memory now, as the kernel tells; -1 where there
-/// is no such mapping.
+/// Bytes of the mapping that begins at `address` which are in this process's memory now, as the kernel tells;
+/// -1 where there is no such mapping.
 int64_t ResidentBytes(const void* address) {
   std::ifstream maps("/proc/self/smaps");
   bool inside = false;

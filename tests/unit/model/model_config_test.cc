@@ -143,7 +143,8 @@ TEST(ModelConfigTest, ScalesRope) {
   }
 }
 
-// Peng et al., "YaRN", ICLR 2024, section 3.4: cos and sin are multiplied by 1 + 0.1 ln(factor), and by what the file adds.
+// Peng et al., "YaRN", ICLR 2024, section 3.4: cos and sin are multiplied by 1 + 0.1 ln(factor), and by what
+// the file adds.
 TEST(ModelConfigTest, YarnHasATemperature) {
   for (const float attn_factor : {1.0f, 1.5f}) {
     GgufBuilder builder = TinyModelBuilder({});

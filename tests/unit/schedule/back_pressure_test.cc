@@ -156,7 +156,8 @@ TEST_F(BackPressureTest, WhatIsCancelledMakesRoom) {
   EXPECT_TRUE(Submit(80, 1).ok());
 }
 
-// The last one that waits is cancelled before it begins. Then nothing happens for an hour, which is not what the next one takes.
+// The last one that waits is cancelled before it begins. Then nothing happens for an hour, which is not what
+// the next one takes.
 TEST_F(BackPressureTest, AnHourWithoutRequestsSlowsNobodyDown) {
   std::atomic<bool> ongoing = true, room = false;
   Start({.max_queued = 10, .ongoing = [&] { return ongoing.load(); }});

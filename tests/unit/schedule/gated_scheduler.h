@@ -1,4 +1,5 @@
-// A scheduler whose thread is held by a first job until all others are queued, so that their order does not depend on time.
+// A scheduler whose thread is held by a first job until all others are queued, so that their order does not
+// depend on time.
 #pragma once
 
 #include <memory>

@@ -113,7 +113,8 @@ TEST_F(InProgressTest, WhatIsDecodedForAKeyCountsAsItsJobsDo) {
   EXPECT_EQ(order_.substr(0, 8), "babbbbba") << order_;
 }
 
-/// A job that waits for something for so many turns in which there is nothing else to do, and then has two to do.
+/// A job that waits for something for so many turns in which there is nothing else to do, and then has two to
+/// do.
 void SubmitWaiting(Scheduler& scheduler, FakeClock& clock, std::string& order, Lane lane, int waits) {
   struct State {
     int waits, left = 2;
@@ -228,7 +229,8 @@ class RoomTest : public InProgressTest {
   int taken_[2] = {};
 };
 
-// Two other lanes that always have something to start hold a part of the room in turns, so that it is hardly ever all there.
+// Two other lanes that always have something to start hold a part of the room in turns, so that it is hardly
+// ever all there.
 TEST_F(RoomTest, ALargeJobIsNotKeptOutByOtherLanesForEver) {
   Start({.max_in_progress = {2, 1, 1}});
   absl::Time submitted, begun;

@@ -89,7 +89,8 @@ TEST(FairShareTest, WhoIsAwayGathersNoCreditAndIsNotForgottenAtOnce) {
   EXPECT_EQ(share.Of("b"), 115);
 }
 
-// Whoever comes and goes: of two keys that have jobs all the while, neither gets more than one job ahead of the other.
+// Whoever comes and goes: of two keys that have jobs all the while, neither gets more than one job ahead of
+// the other.
 TEST(JobQueueTest, RandomOperationsAreFair) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -1,13 +1,15 @@
 // Random schedules, held to the rules that scheduler.h gives:
 //  - every accepted job runs to its end or is abandoned, once;
 //  - none starts when its deadline can no longer be met, and none is abandoned that could still have met it;
-//  - no starvation: where K keys have interactive work of one priority and key k's takes W_k seconds together, all of k's is
-//    done after at most 21/16 (p K (W_k + u) + 2 u + S) + 3 u seconds, whatever else the others have: u is what cannot be
-//    interrupted (a unit where any number of jobs may be in progress; where N may, N whole ones, since a key waits for a place),
-//    and S the first steps of all jobs together, since each is started as soon as there is room; p is 21/16 for a high priority, 21/4 for a normal and 21 for a low one, and 1 where there is no other. (Keys share evenly, so when k is done
-//    no other of its priority has had more than W_k and one u; the other priorities get all but 16, 4 or 1 of 21 parts of the
-//    lane's time, and the other lanes 5 of 21 parts of all.) Jobs that wait for something take nobody's time: only the keys whose jobs they are
-//    are later, by what they wait;
+//  - no starvation: where K keys have interactive work of one priority and key k's takes W_k seconds
+//    together, all of k's is done after at most 21/16 (p K (W_k + u) + 2 u + S) + 3 u seconds, whatever else
+//    the others have: u is what cannot be interrupted (a unit where any number of jobs may be in progress;
+//    where N may, N whole ones, since a key waits for a place), and S the first steps of all jobs together,
+//    since each is started as soon as there is room; p is 21/16 for a high priority, 21/4 for a normal and 21
+//    for a low one, and 1 where there is no other. (Keys share evenly, so when k is done no other of its
+//    priority has had more than W_k and one u; the other priorities get all but 16, 4 or 1 of 21 parts of the
+//    lane's time, and the other lanes 5 of 21 parts of all.) Jobs that wait for something take nobody's time:
+//    only the keys whose jobs they are are later, by what they wait;
 //  - who is cancelled in progress ends within a unit.
 #include <algorithm>
 #include <limits>

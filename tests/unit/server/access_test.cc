@@ -247,7 +247,7 @@ TEST_F(AccessTest, RequestsThatBeginTogetherDoNotAllFindTheLimitUnused) {
   std::vector<std::shared_ptr<testing::FakeGenerate>> running;
   for (int i = 0; i < 5; ++i) running.push_back(engine_.NextGenerate());
 
-  // One ends well, having computed nothing, and one badly; of a third the prompt was reused; a fourth is cancelled.
+  // One ends well, having computed nothing, one badly, one reused its prompt, and one is cancelled.
   const auto accepts = [&](int times) {
     for (int i = 0; i < times; ++i) {
       if (!calls->Generate(request, {}, recorder).ok()) return false;

@@ -292,8 +292,8 @@ TEST_F(HttpServerTest, ShutdownClosesWhatComesMeanwhile) {
         while (true) {
           RawClient client(port);
           if (!client.connected()) return;
-          // The system may forget a connection that was on its way to a socket that is closed, and tell the client so
-          // only when it sends something.
+          // The system may forget a connection that was on its way to a socket that is closed, and tell the
+          // client so only when it sends something.
           client.Send("GET");
           client.ReadToEnd();
         }

@@ -25,7 +25,8 @@ std::string Ask(const std::string& more) {
 }
 
 #if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && !defined(ABSL_HAVE_THREAD_SANITIZER)
-/// Parses a body for which the address space has no room: 100 if that was refused, as the exit code of a process of its own.
+/// Parses a body for which the address space has no room: 100 if that was refused, as the exit code of a
+/// process of its own.
 [[noreturn]] void ParseWithoutMemory() {
   const std::string body = absl::StrCat(R"({"prompt": ")", std::string(64 << 20, 'x'), "\"}");
   rlimit room;

@@ -1,4 +1,5 @@
-// What openapi.json says of bodies, against what reads them. tests/e2e/test_http_api.py holds the rest to a server.
+// What openapi.json says of bodies, against what reads them. tests/e2e/test_http_api.py holds the rest to a
+// server.
 #include "server/api/openapi.h"
 
 #include <set>

@@ -21,7 +21,8 @@ TEST(StatusTest, CodesKeepTheirNumberAndMessage) {
 }
 
 // The bytes are those of the official Python classes: status_pb2.Status(code=8, message="full") with
-// Any.Pack(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=1, nanos=500000000))), SerializeToString().
+// Any.Pack(error_details_pb2.RetryInfo(retry_delay=Duration(seconds=1, nanos=500000000))),
+// SerializeToString().
 TEST(StatusTest, WhenToTryAgainIsInTheDetails) {
   const grpc::Status status =
       ToGrpcStatus(WithRetryDelay(absl::ResourceExhaustedError("full"), absl::Seconds(1.5)));

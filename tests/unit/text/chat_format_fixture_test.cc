@@ -1,6 +1,7 @@
-// Chat formats against transformers' apply_chat_template: tests/fixtures/chat_formats.tsv and chat_ids.tsv, written by
-// tests/fixtures/make_chat_fixtures.py. Of each conversation the prompt's text is compared, in a vocabulary of bytes
-// whose tokens are read back, and the prompt's ids, with small tokenizers of the families.
+// Chat formats against transformers' apply_chat_template: tests/fixtures/chat_formats.tsv and chat_ids.tsv,
+// written by tests/fixtures/make_chat_fixtures.py. Of each conversation the prompt's text is compared, in a
+// vocabulary of bytes whose tokens are read back, and the prompt's ids, with small tokenizers of the
+// families.
 #include <algorithm>
 #include <fstream>
 #include <memory>
@@ -250,8 +251,8 @@ Model MakeFamilyModel(const IdsCase& ids_case, const ChatCase& chat) {
   return model;
 }
 
-// What comes before chunks is one text, and the question behind them another: no merge crosses. Where a word ends none
-// does in these tokenizers, so the two have the ids of one text there.
+// What comes before chunks is one text, and the question behind them another: no merge crosses. Where a word
+// ends none does in these tokenizers, so the two have the ids of one text there.
 size_t EndOfFirstWord(std::string_view text) {
   for (size_t i = 1; i < text.size(); ++i) {
     if (absl::ascii_isspace(text[i]) && absl::ascii_isalpha(text[i - 1])) return i;

@@ -1,5 +1,5 @@
-// Cases of tests/fixtures/tokenizers, or of the folder that the variable KVBLEND_TOKENIZER_CASES names: NAME.tsv has
-// a text in C escapes and its ids in each line.
+// Cases of tests/fixtures/tokenizers, or of the folder that the variable KVBLEND_TOKENIZER_CASES names:
+// NAME.tsv has a text in C escapes and its ids in each line.
 #pragma once
 
 #include <string>

@@ -1,5 +1,6 @@
-// The words of pre-tokenizers against Hugging Face `tokenizers`: tests/fixtures/tokenizers/pre_tokenizers.tsv, written
-// by tests/fixtures/make_pre_tokenizer_fixtures.py (or in the folder KVBLEND_TOKENIZER_CASES).
+// The words of pre-tokenizers against Hugging Face `tokenizers`:
+// tests/fixtures/tokenizers/pre_tokenizers.tsv, written by tests/fixtures/make_pre_tokenizer_fixtures.py (or
+// in the folder KVBLEND_TOKENIZER_CASES).
 #include <fstream>
 #include <string>
 #include <vector>

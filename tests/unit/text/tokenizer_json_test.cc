@@ -1,5 +1,6 @@
-// tokenizer.json files: those of tests/fixtures/tokenizers, written by tests/fixtures/make_tokenizer_json_fixtures.py (or
-// in the folder KVBLEND_TOKENIZER_CASES), give the ids of Hugging Face `tokenizers`; what cannot be done is refused.
+// tokenizer.json files: those of tests/fixtures/tokenizers, written by
+// tests/fixtures/make_tokenizer_json_fixtures.py (or in the folder KVBLEND_TOKENIZER_CASES), give the ids of
+// Hugging Face `tokenizers`; what cannot be done is refused.
 #include "engine/text/hugging_face/tokenizer_json.h"
 
 #include <fstream>

@@ -1,8 +1,9 @@
 // What the tokens of an answer attend to, chunk by chunk, measured while they are decoded.
 //
-// A chunk's attention is the most that a single one of its tokens gets, mean over the heads of the layers that look up what was read
-// (copy_layers.h), as a share of what those layers give to what they repeat. The sum over a chunk says nothing of where an answer
-// comes from: most of it is spread thinly over whatever there is. docs/http-api.md has what that is worth on data.
+// A chunk's attention is the most that a single one of its tokens gets, mean over the heads of the layers
+// that look up what was read (copy_layers.h), as a share of what those layers give to what they repeat. The
+// sum over a chunk says nothing of where an answer comes from: most of it is spread thinly over whatever
+// there is. docs/http-api.md has what that is worth on data.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,8 @@
 
 namespace kvblend {
 
-/// For each token only so many chunks are reported, those that it attends to most; the others count as not attended to.
+/// For each token only so many chunks are reported, those that it attends to most; the others count as not
+/// attended to.
 inline constexpr size_t kMaxAttributedChunks = 4;
 
 /// For the engine thread only. The runtime must outlive it.
@@ -40,8 +42,9 @@ class AnswerAttention {
   std::optional<kernels::MatrixView> MassOf(int32_t layer) const;
   /// Copies it to the host, behind the pass. It is there once the stream is synchronized.
   absl::Status Fetch();
-  /// What one row attends to, the most first, at most kMaxAttributedChunks chunks that get anything. `kv_offset`: the tokens of
-  /// the sequences before that row's, each of which is one row; `chunks`: spans of its prompt, all below the row's kv_len.
+  /// What one row attends to, the most first, at most kMaxAttributedChunks chunks that get anything.
+  /// `kv_offset`: the tokens of the sequences before that row's, each of which is one row; `chunks`: spans of
+  /// its prompt, all below the row's kv_len.
   std::vector<ChunkAttention> Read(int64_t kv_offset, absl::Span<const prompt::Span> chunks) const;
 
  private:

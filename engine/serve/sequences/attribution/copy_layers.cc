@@ -53,8 +53,8 @@ absl::StatusOr<std::unique_ptr<kernels::BatchPlan>> PlanRepeated(kernels::Backen
   return backend.PlanBatch(spec);
 }
 
-/// How much each repeated token attends to what followed upon it the first time, on average. The last one is left out: what
-/// follows upon it is the second time. `mass`: as AttentionMass gives it for PlanRepeated.
+/// How much each repeated token attends to what followed upon it the first time, on average. The last one is
+/// left out: what follows upon it is the second time. `mass`: as AttentionMass gives it for PlanRepeated.
 float Strength(absl::Span<const float> mass, int32_t count) {
   double sum = 0;
   int64_t offset = count + 1;  // of the first sequence

@@ -1,4 +1,5 @@
-// What replicas leave for each other in the Redis that they share chunks through. docs/store-format.md documents the keys.
+// What replicas leave for each other in the Redis that they share chunks through. docs/store-format.md
+// documents the keys.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace kvblend::store::redis {
 
-/// Everything goes over the connections for writing, reads too: no prompt waits behind it, and who stalls here has the longer
-/// time that writes have before their node is left alone. Thread-safe.
+/// Everything goes over the connections for writing, reads too: no prompt waits behind it, and who stalls
+/// here has the longer time that writes have before their node is left alone. Thread-safe.
 class RedisBoard final : public ReplicaBoard {
  public:
   /// `cluster` must outlive it, and be there before its first call.

@@ -1,8 +1,10 @@
-// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2; included by avx2.cc in place of kernels-inl.h.
+// Products of a prompt's rows in asymmetric codes (code_products.h), on AVX2; included by avx2.cc in place of
+// kernels-inl.h.
 //
-// The bytes of a word are two even and two odd inputs, so vpmaddubsw adds products of the group's even inputs in every other
-// sum of 16 bits, and of its odd ones in those between. vpmaddwd, which makes sums of 32 bits of them, multiplies by the
-// multiple of each half meanwhile. Activations are -128 .. 127, so a half's products are at most
+// The bytes of a word are two even and two odd inputs, so vpmaddubsw adds products of the group's even inputs
+// in every other sum of 16 bits, and of its odd ones in those between. vpmaddwd, which makes sums of 32 bits
+// of them, multiplies by the multiple of each half meanwhile. Activations are -128 .. 127, so a half's
+// products are at most
 //    4 bits   16 * 15 * 128 = 30,720: all eight words of a group are added in 16 bits
 //    5 bits    8 * 31 * 128 = 31,744 of four words, which are widened before the other four
 // Sums of weights, at most 16 * 31, times zero points are one more vpmaddwd.

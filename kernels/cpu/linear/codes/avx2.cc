@@ -41,8 +41,8 @@ struct Ops : Lanes8 {
   static HWY_INLINE Ints SumPairs(Ints pairs) { return MultiplyPairs(pairs, _mm256_set1_epi16(1)); }
   static HWY_INLINE Ints Add16(Ints a, Ints b) { return _mm256_add_epi16(a, b); }
 
-  // Keeps a sum as it is: g++ takes sums of integers apart, computes all products first, and has no registers for
-  // them.
+  // Keeps a sum as it is: g++ takes sums of integers apart, computes all products first, and has no registers
+  // for them.
   static HWY_INLINE void Settle(Ints& sum) { asm("" : "+x"(sum)); }
 
   static HWY_INLINE Ints AddPairs(Ints sum, Ints weights, Ints row) {

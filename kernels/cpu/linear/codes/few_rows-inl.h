@@ -3,8 +3,8 @@
 // Vectors of a column's outputs.
 constexpr int kColumnVectors = static_cast<int>(kColumnOutputs / Ops::kLanes);
 
-// How rows of a kind of codes are multiplied: in how many terms, how many rows at a time so that most sums and totals stay in
-// registers, and how a group's sums become a float.
+// How rows of a kind of codes are multiplied: in how many terms, how many rows at a time so that most sums
+// and totals stay in registers, and how a group's sums become a float.
 template <class Code>
 struct FewRowsOfCodes;
 
@@ -20,8 +20,8 @@ struct FewRowsOfCodes<int8_t> {
 template <>
 struct FewRowsOfCodes<CodeTerms> {
   static constexpr int kTerms = 2, kRows = Ops::kFewRows;
-  // Floats hold either term's sum, below 2^20, exactly, and their sum is rounded once: as the whole number is when it is
-  // converted.
+  // Floats hold either term's sum, below 2^20, exactly, and their sum is rounded once: as the whole number is
+  // when it is converted.
   template <int kBits>
   static HWY_INLINE Ops::Floats Product(const Ops::Ints (&sums)[kTerms]) {
     return Ops::MulAdd(Ops::ToFloats(Ops::template Total<kBits>(sums[0])),
@@ -74,8 +74,8 @@ HWY_INLINE void AddQuad(const Ops::Ints (&first)[kColumnVectors], const Ops::Int
   }
 }
 
-// The products of one group. A word of a row is read once for all outputs, and a word of weights for all rows. planes: of the
-// chunk; the group's begin with quad `first_quad`
+// The products of one group. A word of a row is read once for all outputs, and a word of weights for all
+// rows. planes: of the chunk; the group's begin with quad `first_quad`
 template <int kUpperBits, int kWords, int kRows, class Code>
 HWY_INLINE void AddGroupOfRows(const QuantizedColumn& column, const uint32_t* planes, int first_quad,
                                const CodedRows<Code>* rows, int64_t group, int64_t scale,

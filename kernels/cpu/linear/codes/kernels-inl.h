@@ -51,8 +51,8 @@ HWY_INLINE void UnpackQuad(const uint32_t* planes, int quad, Ops::Ints& first, O
   }
 }
 
-// Every other byte, as 16 bits. Where bytes have signs only codes of 8 bits reach the highest bit, so that all may be
-// extended by it.
+// Every other byte, as 16 bits. Where bytes have signs only codes of 8 bits reach the highest bit, so that
+// all may be extended by it.
 HWY_INLINE Ops::Ints OddBytes(Ops::Ints v) {
   return Ops::kSignedBytes ? Ops::ShiftRightSigned16(v, 8) : Ops::ShiftRight16(v, 8);
 }

@@ -1,6 +1,6 @@
-// Products of many rows of activations in 16 bits (code_products.h); included by kernels-inl.h. A word is a pair of
-// neighbouring inputs. Weights are -128 .. 255, as the products in 8 bits have them, so that groups have the same sums, and
-// activations at most 32,767 in magnitude, so that these stay below 2^28.
+// Products of many rows of activations in 16 bits (code_products.h); included by kernels-inl.h. A word is a
+// pair of neighbouring inputs. Weights are -128 .. 255, as the products in 8 bits have them, so that groups
+// have the same sums, and activations at most 32,767 in magnitude, so that these stay below 2^28.
 
 template <int kUpperBits>
 void ExpandPairPlanes(const QuantizedColumn& column, const BlockCodes& out) {
@@ -37,7 +37,8 @@ void ExpandPairs(const QuantizedColumn& column, int64_t group, const BlockCodes&
   ExpandScales(column, group, out);
 }
 
-// sums = the products of one group. weights: [kWords][kWidth], codes: [kPairRows][kWords * RowPairs::kPerWord]
+// sums = the products of one group. weights: [kWords][kWidth], codes: [kPairRows][kWords *
+// RowPairs::kPerWord]
 template <int kWords, int64_t kWidth>
 HWY_INLINE void PairTile(const uint32_t* weights, const int16_t* codes,
                          Ops::Ints (&sums)[Ops::kPairRows][Ops::kPairVectors]) {

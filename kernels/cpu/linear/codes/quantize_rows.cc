@@ -1,5 +1,5 @@
-// Rows of activations as terms and as asymmetric codes (code_products.h), in AVX2's vectors, which every processor has that
-// multiplies codes.
+// Rows of activations as terms and as asymmetric codes (code_products.h), in AVX2's vectors, which every
+// processor has that multiplies codes.
 #include "kernels/cpu/linear/codes/intrinsics.h"
 #include "kernels/cpu/machine/scratch.h"
 #include "kernels/cpu/machine/tiles.h"
@@ -45,8 +45,8 @@ HWY_INLINE int32_t SumOfLanes(__m256i v) {
 
 // Bytes of four vectors, in the order of words: of every eight 0 4 1 5 2 6 3 7.
 HWY_INLINE void PackInOrder(const __m256i (&v)[4], __m128i& first_two, __m128i& last_two) {
-  // Packing takes both halves of vectors by themselves, so the lower half has the first four of each eight, and the upper half
-  // the others.
+  // Packing takes both halves of vectors by themselves, so the lower half has the first four of each eight,
+  // and the upper half the others.
   const __m256i bytes = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
   const __m128i lower = _mm256_castsi256_si128(bytes), upper = _mm256_extracti128_si256(bytes, 1);
   first_two = _mm_unpacklo_epi8(lower, upper);

@@ -1,5 +1,5 @@
-// AddTwo, Total and Tile of Ops (kernels-inl.h) where one instruction multiplies and adds a word's four codes; included
-// within Ops.
+// AddTwo, Total and Tile of Ops (kernels-inl.h) where one instruction multiplies and adds a word's four
+// codes; included within Ops.
 
 template <int kBits>
 static HWY_INLINE void AddTwo(Ints weights, Ints next_weights, Ints row, Ints next_row, Ints& sum) {

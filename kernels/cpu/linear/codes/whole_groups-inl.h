@@ -1,12 +1,15 @@
-// Products of a prompt's rows in asymmetric codes with one step and one zero point for all inputs of a group (code_products.h),
-// where one instruction multiplies and adds four bytes in 32 bits (VNNI); included behind kernels-inl.h.
+// Products of a prompt's rows in asymmetric codes with one step and one zero point for all inputs of a group
+// (code_products.h), where one instruction multiplies and adds four bytes in 32 bits (VNNI); included behind
+// kernels-inl.h.
 //
 // With weights step * (code - zero) of a group, and activations likewise, its sum in steps of both is
-//    sum of code * code - zero of the row * sum of the weights' codes - zero of the weights * sum of (the row's codes - its zero)
-// The last two products are one instruction on pairs of 16 bits, and what the sum of code * code is added to. Zeros of weights
-// are no whole numbers (a file has a minimum in their place): both products are in fractions, of which 4 or 5 bits of the
-// weights' codes leave room for 6 or 5 bits, and then rounded. That is exact to half a product of a unit by a unit, where a
-// group's activations are rounded to half a unit times 32 codes.
+//    sum of code * code - zero of the row * sum of the weights' codes - zero of the weights * sum of (the
+//    row's codes - its zero)
+// The last two products are one instruction on pairs of 16 bits, and what the sum of code * code is added to.
+// Zeros of weights are no whole numbers (a file has a minimum in their place): both products are in
+// fractions, of which 4 or 5 bits of the weights' codes leave room for 6 or 5 bits, and then rounded. That is
+// exact to half a product of a unit by a unit, where a group's activations are rounded to half a unit times
+// 32 codes.
 
 constexpr int kWholeRows = Ops::kPairRows, kWholeVectors = Ops::kPairVectors;
 // As in wide-inl.h, what a tile reads of the weights lies in one piece.

@@ -1,5 +1,5 @@
-// Products of a prompt's rows in 16 bits, with steps for wide groups of inputs (code_products.h); included by kernels-inl.h. A
-// word is a pair of neighbouring inputs.
+// Products of a prompt's rows in 16 bits, with steps for wide groups of inputs (code_products.h); included by
+// kernels-inl.h. A word is a pair of neighbouring inputs.
 
 // The weights that a tile reads of a wide group lie in one piece. Interleaved with other tiles' they would
 // share a quarter of the sets of the first-level cache.

@@ -21,7 +21,8 @@ TEST(ArrivalsTest, PoissonIntervalsAreExponential) {
   std::vector<double> gaps;
   for (size_t i = 0; i < times.size(); ++i) gaps.push_back(times[i] - (i == 0 ? 0 : times[i - 1]));
   std::sort(gaps.begin(), gaps.end());
-  // Kolmogorov and Smirnov's distance from 1 - exp(-rate t); 1.63 / sqrt(n) is exceeded by chance once in a hundred.
+  // Kolmogorov and Smirnov's distance from 1 - exp(-rate t); 1.63 / sqrt(n) is exceeded by chance once in a
+  // hundred.
   double distance = 0;
   for (int i = 0; i < kCount; ++i) {
     const double expected = 1 - std::exp(-kRate * gaps[i]);

@@ -105,7 +105,8 @@ TEST_F(BenchServeCommandTest, ErrorsAreCountedByCode) {
   EXPECT_THAT(Out(), HasSubstr("4 RESOURCE_EXHAUSTED (refused within"));
 }
 
-// The table comes first, and then why: what a load may end with is no failure, a request that the server does not take is.
+// The table comes first, and then why: what a load may end with is no failure, a request that the server does
+// not take is.
 TEST_F(BenchServeCommandTest, RequestsThatFailForAnotherReasonThanLoadAreTold) {
   int asked = 0;
   calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {

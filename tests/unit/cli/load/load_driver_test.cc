@@ -82,7 +82,8 @@ TEST_F(LoadDriverTest, NotesTokensAndGaps) {
 TEST_F(LoadDriverTest, AClosedLoopKeepsItsClientsBusyUntilTheTimeIsOver) {
   conversations_[0].output_tokens = conversations_[1].output_tokens = conversations_[2].output_tokens = {101};
   const LoadResult result = Run({.clients = 4, .seconds = 20});
-  // One prefill a second and another second to decode: the queue is never empty, and the first are sent at once.
+  // One prefill a second and another second to decode: the queue is never empty, and the first are sent at
+  // once.
   EXPECT_EQ(server_.most_in_flight, 4);
   EXPECT_NEAR(double(result.records.size()), 22, 2);
   for (const LoadRecord& record : result.records) EXPECT_LT(record.planned, 20);

@@ -37,7 +37,8 @@ class SimulatedClock final : public schedule::Clock {
   std::multimap<absl::Time, std::function<void()>> events_;
 };
 
-/// Prefills one prompt at a time, in order, for `prefill` each; tokens then come every `token`, whatever else goes on.
+/// Prefills one prompt at a time, in order, for `prefill` each; tokens then come every `token`, whatever else
+/// goes on.
 class SimulatedServer : public FakeCalls {
  public:
   explicit SimulatedServer(SimulatedClock& clock) : clock_(clock) {}

@@ -40,7 +40,8 @@ class AttributionTest : public EngineFixture, public testing::WithParamInterface
 
   static GenerateRequest Attributed(int32_t max_tokens = 24) {
     GenerateRequest request = Request(kChunks);
-    // Long, so that the chunks get less than what is repeated gets of this random model, which is all that is counted.
+    // Long, so that the chunks get less than what is repeated gets of this random model, which is all that is
+    // counted.
     for (int i = 0; i < 40; ++i) request.prompt.system_text += " Answer, please.";
     request.blend.reuse = Reuse::kNothing;
     request.sampling.max_tokens = max_tokens;
@@ -74,8 +75,8 @@ std::unique_ptr<ModelRuntime> LoadReference(const TinyModelSpec& spec, int32_t w
   return *std::move(runtime);
 }
 
-/// The attention of each row from `first` on over the tokens up to itself, mean over heads: [layer][row - first][token]. One
-/// pass runs all rows; what each of them attends to is asked for by itself.
+/// The attention of each row from `first` on over the tokens up to itself, mean over heads: [layer][row -
+/// first][token]. One pass runs all rows; what each of them attends to is asked for by itself.
 std::vector<std::vector<std::vector<float>>> AttentionOfRows(ModelRuntime& runtime,
                                                              const std::vector<int32_t>& tokens,
                                                              int32_t first) {

@@ -46,8 +46,9 @@ class DecodeBatchTest : public EngineFixture {
     return recorders;
   }
 
-  /// An answer whose prompt is prefilled, and a request behind it. Not before the latter has been given up, which a
-  /// drain does when its deadline has passed, does the answer go on; so it is always in the midst of it.
+  /// An answer whose prompt is prefilled, and a request behind it. Not before the latter has been given up,
+  /// which a drain does when its deadline has passed, does the answer go on; so it is always in the midst of
+  /// it.
   std::pair<std::shared_ptr<GenerateRecorder>, std::shared_ptr<GenerateRecorder>> StartEndlessAnswer() {
     auto answer = std::make_shared<GenerateRecorder>(), queued = std::make_shared<GenerateRecorder>();
     absl::Notification started;
@@ -188,8 +189,8 @@ class SharedDecodeBatchTest : public DecodeBatchTest {
   }
 };
 
-// Somebody's long answers have all the rows of a step. Another's do not wait for the end of one of them, and every answer is what it
-// is alone.
+// Somebody's long answers have all the rows of a step. Another's do not wait for the end of one of them, and
+// every answer is what it is alone.
 TEST_F(SharedDecodeBatchTest, AnswersOfAnotherKeyAreWrittenBesideAFullBatch) {
   const std::vector<int32_t> alone = Generate(NumberedRequest(3))->token_ids;
   const std::vector<int32_t> long_alone = Generate(LongRequest(2))->token_ids;

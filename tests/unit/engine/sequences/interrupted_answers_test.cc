@@ -1,5 +1,5 @@
-// Answers that have given their pages up and get their KV back: who is charged with that, and that nobody waits for
-// what is on its way to one of them.
+// Answers that have given their pages up and get their KV back: who is charged with that, and that nobody
+// waits for what is on its way to one of them.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -95,8 +95,8 @@ class InterruptedAnswersTest : public testing::Test {
     return answer;
   }
 
-  /// Two answers of these keys, of which the second has given its pages up and begins to get its KV back, because the
-  /// first has just ended.
+  /// Two answers of these keys, of which the second has given its pages up and begins to get its KV back,
+  /// because the first has just ended.
   std::shared_ptr<ScriptedAnswer> Interrupted(const std::string& key_of_first, const std::string& key) {
     const auto first = Add(key_of_first), second = Add(key);
     while (batch_->counts().preemptions == 0) {

@@ -1,4 +1,5 @@
-// More answers than there are pages for: the youngest give theirs up and go on later, and nobody notices but by the clock.
+// More answers than there are pages for: the youngest give theirs up and go on later, and nobody notices but
+// by the clock.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -98,9 +99,10 @@ class PreemptionTest : public EngineFixture,
     return request;
   }
 
-  /// Eight answers of two chunks each, "one N" and "two N", among which some have to wait, and meanwhile the chunks "two N" are
-  /// stored behind the answers' anchor. Those whose prompt was prefilled as when they were alone say what they said alone. How many
-  /// answers are written at once depends on the machine's speed, so that one round may not be enough for one to wait.
+  /// Eight answers of two chunks each, "one N" and "two N", among which some have to wait, and meanwhile the
+  /// chunks "two N" are stored behind the answers' anchor. Those whose prompt was prefilled as when they were
+  /// alone say what they said alone. How many answers are written at once depends on the machine's speed, so
+  /// that one round may not be enough for one to wait.
   void ExpectTheSameWhileChunksAreStored(
       const std::function<void(const std::vector<std::string>&)>& before_answers) {
     for (int round = 0; engine_->Stats().preemptions == 0; ++round) {
@@ -187,7 +189,8 @@ TEST_P(PreemptionTest, AnswersAreThoseOfTheRequestsAlone) {
   EXPECT_EQ(engine_->Stats().requests_running, 0);
 }
 
-// Somebody's answers have all the pages. Another's first one gets those of one of them, and all answers are what they are alone.
+// Somebody's answers have all the pages. Another's first one gets those of one of them, and all answers are
+// what they are alone.
 TEST_P(PreemptionTest, ANewcomerDoesNotWaitForTheEndOfLongAnswers) {
   // Three such prompts are more than there are pages for.
   GenerateRequest many = Request({std::string(58, 'a')}), other = Request({std::string(55, 'b')});
@@ -252,12 +255,14 @@ TEST_P(PreemptionTest, ANewcomerWaitsForAnAnswerThatIsItsKeysOnlyOne) {
   EXPECT_EQ(engine_->Stats().preemptions, 0);
 }
 
-// A chunk that was missing when the answer began, and is in the store when it goes on, is computed again all the same.
+// A chunk that was missing when the answer began, and is in the store when it goes on, is computed again all
+// the same.
 TEST_P(PreemptionTest, WhatWasComputedIsComputedAgain) {
   ExpectTheSameWhileChunksAreStored([](const std::vector<std::string>&) {});
 }
 
-// A chunk that was found only behind another anchor is taken from there again, though it is there behind the right one now.
+// A chunk that was found only behind another anchor is taken from there again, though it is there behind the
+// right one now.
 TEST_P(PreemptionTest, WhatWasReusedIsReusedAgain) {
   ExpectTheSameWhileChunksAreStored([this](const std::vector<std::string>& chunks) {
     PutChunksRequest others;
@@ -269,7 +274,8 @@ TEST_P(PreemptionTest, WhatWasReusedIsReusedAgain) {
   });
 }
 
-// Of two answers for which there are not pages enough, the younger one waits; unless the older one is less urgent.
+// Of two answers for which there are not pages enough, the younger one waits; unless the older one is less
+// urgent.
 TEST_P(PreemptionTest, AnswersOfALowerPriorityWaitFirst) {
   for (const Priority of_older : {Priority::kNormal, Priority::kLow}) {
     SCOPED_TRACE(Name(of_older));
@@ -358,7 +364,8 @@ class LongPromptTest : public EngineFixture {
   }
 };
 
-// It has to give way to a prompt that was let in before it outgrew what was expected; but not to that prompt's answer.
+// It has to give way to a prompt that was let in before it outgrew what was expected; but not to that
+// prompt's answer.
 TEST_F(LongPromptTest, TheOldestAnswerGoesOnBeforeAYoungerOne) {
   const int32_t tokens = Generate(Computed("x", 1))->prompts[0].prompt_tokens;
   const std::vector<int32_t> alone = Generate(Computed("x", 150))->token_ids;

@@ -1,4 +1,5 @@
-// Rows that share a step of decoding, as many as ModelWeights::max_rows_together says, have the bits that each gets alone.
+// Rows that share a step of decoding, as many as ModelWeights::max_rows_together says, have the bits that
+// each gets alone.
 #include <algorithm>
 #include <memory>
 #include <string>

@@ -1,4 +1,5 @@
-// Requests that begin alike hold the pages of what they begin with together, and nobody can tell by the answers.
+// Requests that begin alike hold the pages of what they begin with together, and nobody can tell by the
+// answers.
 #include "engine/serve/sequences/shared_prefixes.h"
 
 #include <algorithm>
@@ -196,8 +197,8 @@ TEST_P(SharedPrefixesTest, AnswersAreThoseOfTheRequestsAlone) {
   EXPECT_EQ(engine_->Stats().pages_used, 0);
 }
 
-// With a history to compute, choosing tokens costs more than computing all of them. What others hold of it changes the cost, but
-// not the answer.
+// With a history to compute, choosing tokens costs more than computing all of them. What others hold of it
+// changes the cost, but not the answer.
 TEST_P(SharedPrefixesTest, WhatIsRecomputedDoesNotDependOnOthers) {
   GenerateRequest request = Request(kThreeTexts);
   request.prompt.history = {{.role = Role::kUser, .text = std::string(150, 'h')},

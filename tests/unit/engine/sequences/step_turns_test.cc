@@ -200,8 +200,8 @@ TEST(StepTurnsTest, RandomCompaniesAreServed) {
         answers[i].last_turn = ++num_turns;
         missed[i] = 0;
       }
-      // Each of four keys has a quarter of n rows at least, so that the last of 2n answers of one has its turn in the eighth step; a
-      // few more for fractions.
+      // Each of four keys has a quarter of n rows at least, so that the last of 2n answers of one has its
+      // turn in the eighth step; a few more for fractions.
       for (const int steps : missed) EXPECT_LE(steps, 8 + 4) << num_rows;
     }
   }

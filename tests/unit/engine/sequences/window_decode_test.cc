@@ -1,4 +1,5 @@
-// Models with windows: answers give the pages back that no window of their layers reaches, and stay what they were.
+// Models with windows: answers give the pages back that no window of their layers reaches, and stay what they
+// were.
 #include <algorithm>
 #include <fstream>
 #include <memory>
@@ -61,8 +62,8 @@ class WindowDecodeTest : public EngineFixture,
   }
 
   static int32_t PagesFor(int32_t tokens) { return (tokens + kPageTokens - 1) / kPageTokens; }
-  /// What an answer holds at most behind so many tokens: all in layers that see everything, and the window in the others, twice
-  /// where a next turn may come; both ends of what is held may lie within a page.
+  /// What an answer holds at most behind so many tokens: all in layers that see everything, and the window in
+  /// the others, twice where a next turn may come; both ends of what is held may lie within a page.
   int32_t MostPages(int32_t tokens, bool keeps) const {
     const int32_t of_window = (keeps ? 2 : 1) * model().window + 2 * kPageTokens;
     return (model().groups - model().windowed) * PagesFor(tokens) +
@@ -138,7 +139,8 @@ TEST_P(WindowDecodeTest, MoreAnswersFitAtATime) {
     EXPECT_EQ(recorder->token_ids.size(), kAnswerTokens);
   }
   first.recorder->Wait();
-  // All pages of one of them are more than half of what there is: one after the other they would take four times the steps.
+  // All pages of one of them are more than half of what there is: one after the other they would take four
+  // times the steps.
   EXPECT_GT(recorders[0]->prompts[0].prompt_tokens + kAnswerTokens, kBatchTokens / 2);
   EXPECT_LT(engine_->Stats().decode_steps - before, 3 * kAnswerTokens);
   EXPECT_EQ(engine_->Stats().preemptions, 0);
@@ -197,8 +199,8 @@ TEST_P(WindowDecodeTest, AKeptConversationBecomesExactFromItsBeginning) {
   EXPECT_EQ(again->token_ids, expected);
 }
 
-// Pages that a next turn or other prompts may want come and go with answers that are preempted and cancelled; the end of it
-// all is that none is held, and that every answer is what it is alone.
+// Pages that a next turn or other prompts may want come and go with answers that are preempted and cancelled;
+// the end of it all is that none is held, and that every answer is what it is alone.
 TEST_P(WindowDecodeTest, RandomMixturesLeaveNothingBehind) {
   Start(/*keep=*/0, 500, 400);
   std::mt19937 random(20261124);

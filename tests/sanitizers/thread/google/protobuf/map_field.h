@@ -1,6 +1,6 @@
-// Protobuf's own header as its library was built. With ThreadSanitizer it would give fields that are maps two members more, and
-// Debian's libprotobuf, built without, would look for all that follow at the wrong place. The tsan preset finds this file before
-// the system's.
+// Protobuf's own header as its library was built. With ThreadSanitizer it would give fields that are maps two
+// members more, and Debian's libprotobuf, built without, would look for all that follow at the wrong place.
+// The tsan preset finds this file before the system's.
 #pragma once
 
 // What it includes may know of ThreadSanitizer.
