@@ -26,8 +26,11 @@ absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path) {
 absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path) {
   KVBLEND_ASSIGN_OR_RETURN(std::string text, ReadFileOrStdin(path));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8Of(path == "-" ? "standard input" : path, text));
+  text.erase(0, ByteOrderMarkSize(text));
   return text;
 }
+
+size_t ByteOrderMarkSize(std::string_view text) { return text.starts_with("\xEF\xBB\xBF") ? 3 : 0; }
 
 absl::Status CheckUtf8Of(absl::string_view what, std::string_view text) {
   const auto invalid = text::FirstInvalidUtf8(text);

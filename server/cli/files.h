@@ -1,6 +1,7 @@
 // Reading and writing whole files for the command line.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,19 +11,24 @@
 
 namespace kvblend::server::cli {
 
-/// The whole content of a file, or of standard input for "-"; a pipe that somebody writes to and a device are read as well, if they
-/// end within 1 GiB. kNotFound when there is no such file; kInvalidArgument when it cannot be read, naming what it is.
+/// The whole content of a file, or of standard input for "-"; a pipe that somebody writes to and a device are
+/// read as well, if they end within 1 GiB. kNotFound when there is no such file; kInvalidArgument when it
+/// cannot be read, naming what it is.
 absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path);
 
-/// The same of a text for a message: kInvalidArgument, naming the file, when it is not UTF-8.
+/// The same of a text for a message, without a byte order mark: kInvalidArgument, naming the file, when it is
+/// not UTF-8.
 absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path);
 
-/// Whether a message can carry `text`: protobuf's library would complain of it on standard error. kInvalidArgument naming
-/// `what`, as "--question", and the byte.
+/// How many bytes before a file's text are a byte order mark, as editors on Windows write it: 3 or 0.
+size_t ByteOrderMarkSize(std::string_view text);
+
+/// Whether a message can carry `text`: protobuf's library would complain of it on standard error.
+/// kInvalidArgument naming `what`, as "--question", and the byte.
 absl::Status CheckUtf8Of(absl::string_view what, std::string_view text);
 
-/// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file behind.
-/// kInvalidArgument, naming path and reason.
+/// Whether WriteFile could write there, asked before the work whose result goes there. Leaves no new file
+/// behind. kInvalidArgument, naming path and reason.
 absl::Status CheckWritable(const std::string& path);
 
 /// Replaces the file. kInvalidArgument, naming path and reason, when it cannot be written.

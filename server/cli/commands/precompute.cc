@@ -80,6 +80,11 @@ class Precompute {
   Precompute(const PrecomputeFlags& flags, CommandContext& context) : flags_(flags), context_(context) {}
 
   absl::Status Run() {
+    if (flags_.output == "-" && (flags_.json || flags_.dry_run)) {
+      return absl::InvalidArgumentError(absl::StrCat("--output is -, but ",
+                                                     flags_.json ? "--json" : "--dry-run",
+                                                     " writes to standard output too; allowed: a file"));
+    }
     KVBLEND_RETURN_IF_ERROR(MakeRequests());
     if (!flags_.connection.engine_options.model_path.empty() && !flags_.dry_run &&
         flags_.connection.engine_options.chunk_disk_path.empty()) {
@@ -102,7 +107,7 @@ class Precompute {
     client_.emplace(std::move(client));
     KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse before, client_->calls().GetInfo({}));
     if (!flags_.output.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(output_, ChunkFile::Create(flags_.output));
+      KVBLEND_ASSIGN_OR_RETURN(output_, ChunkFile::Create(flags_.output, context_.terminal.out));
     }
     progress_.emplace(context_.terminal, corpus.total_bytes());
     for (const absl::Status& bad : bad_before_start_) progress_->Warn(std::string(bad.message()));
@@ -193,7 +198,7 @@ class Precompute {
           ChunkToPut put{
               .text = document.text.substr(static_cast<size_t>(chunk.begin_byte()),
                                            static_cast<size_t>(chunk.end_byte() - chunk.begin_byte())),
-              .label = LabelOf(document, chunk.begin_byte()),
+              .label = LabelOf(document, document.begin_byte + chunk.begin_byte()),
               .stored_bytes = chunk.stored_bytes(),
               .input_bytes = static_cast<int64_t>(static_cast<double>(own_bytes) * input_per_text)};
           if (output_ != nullptr) KVBLEND_RETURN_IF_ERROR(output_->Write(document, chunk, put.text));
@@ -385,8 +390,10 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       ->excludes(isolated);
   flags.put_fields.Add(command, put, "Options", kPinFlags);
   command
-      .add_option("--output", flags.output,
-                  "Write every chunk's text, key and place here, one JSON object per line, once all is done")
+      .add_option(
+          "--output", flags.output,
+          "Write every chunk's text, key and place here, one JSON object per line, once all is done; - for "
+          "standard output, as they come")
       ->type_name("FILE");
   command.add_option("--in-flight", flags.in_flight, "Batches of chunks to store at the same time")
       ->capture_default_str()

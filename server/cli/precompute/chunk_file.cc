@@ -15,8 +15,13 @@ namespace kvblend::server::cli {
 ChunkFile::ChunkFile(const std::string& path)
     : path_(path), part_path_(IsPipeOrDevice(path) ? path : absl::StrCat(path, ".part")) {}
 
-absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& path) {
+absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& path,
+                                                             std::ostream& standard_output) {
   std::unique_ptr<ChunkFile> file(new ChunkFile(path));
+  if (path == "-") {
+    file->stream_ = &standard_output;
+    return file;
+  }
   KVBLEND_ASSIGN_OR_RETURN(file->file_, OpenToWrite(file->part_path_));
   return file;
 }
@@ -29,13 +34,17 @@ absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk&
                               std::string_view text) {
   OrderedJson line = {{"key", chunk.key()}, {"text", text}, {"path", document.path}};
   if (!document.id.empty()) line["id"] = document.id;
-  line["begin_byte"] = chunk.begin_byte();
-  line["end_byte"] = chunk.end_byte();
+  line["begin_byte"] = document.begin_byte + chunk.begin_byte();
+  line["end_byte"] = document.begin_byte + chunk.end_byte();
   line["num_tokens"] = chunk.num_tokens();
-  return WriteAll(file_, path_, JsonLine(line) + "\n");  // paths may be no UTF-8
+  const std::string json = JsonLine(line) + "\n";  // paths may be no UTF-8
+  if (stream_ == nullptr) return WriteAll(file_, path_, json);
+  *stream_ << json << std::flush;
+  return absl::OkStatus();  // the command line looks at its end whether standard output has taken all
 }
 
 absl::Status ChunkFile::Finish() {
+  if (stream_ != nullptr) return absl::OkStatus();
   if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) {
     return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
   }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -14,10 +15,13 @@
 namespace kvblend::server::cli {
 
 /// Written beside `path` and put in its place by Finish, so that whoever reads it sees all of a corpus. What
-/// is not finished is removed. A pipe or a device is written as it is. Errors are kInvalidArgument naming path and reason.
+/// is not finished is removed. A pipe or a device is written as it is, and so is `standard_output` for "-".
+/// Errors are kInvalidArgument naming path and reason.
 class ChunkFile {
  public:
-  static absl::StatusOr<std::unique_ptr<ChunkFile>> Create(const std::string& path);
+  /// `standard_output` must outlive it.
+  static absl::StatusOr<std::unique_ptr<ChunkFile>> Create(const std::string& path,
+                                                           std::ostream& standard_output);
   ~ChunkFile();
   ChunkFile(const ChunkFile&) = delete;
   ChunkFile& operator=(const ChunkFile&) = delete;
@@ -31,6 +35,7 @@ class ChunkFile {
   const std::string path_;
   const std::string part_path_;
   server::Descriptor file_;
+  std::ostream* stream_ = nullptr;  // set: in place of the file
 };
 
 }  // namespace kvblend::server::cli

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
@@ -16,6 +15,7 @@
 #include "base/status_macros.h"
 #include "engine/text/utf8.h"
 #include "nlohmann/json.hpp"
+#include "server/cli/files.h"
 #include "server/files/open_file.h"
 
 namespace kvblend::server::cli {
@@ -41,6 +41,7 @@ absl::Status CheckText(std::string_view text) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(*invalid), '\n');
     return BadInput("line ", line, " is not valid UTF-8, at byte ", *invalid);
   }
+  text.remove_prefix(ByteOrderMarkSize(text));
   if (text.find_first_not_of(" \t\r\n\v\f") == std::string_view::npos) {
     return absl::InvalidArgumentError(text.empty() ? "is empty" : "is nothing but white space");
   }
@@ -136,6 +137,8 @@ absl::StatusOr<Document> CorpusReader::ReadTextFile(const InputFile& file) const
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
     return BadInput(file.path, ": ", status.message());
   }
+  document.begin_byte = static_cast<int64_t>(ByteOrderMarkSize(document.text));
+  document.text.erase(0, static_cast<size_t>(document.begin_byte));
   return document;
 }
 
@@ -154,12 +157,13 @@ absl::Status CorpusReader::OpenLines(const InputFile& file) {
 }
 
 bool CorpusReader::ReadLine() {
-  char* text = nullptr;
-  size_t capacity = 0;
-  const ssize_t size = getline(&text, &capacity, lines_.get());
-  if (size >= 0) line_.assign(text, static_cast<size_t>(size));
-  std::free(text);
-  return size >= 0;
+  line_.clear();
+  const auto most = static_cast<size_t>(options_.max_line_bytes);
+  for (int byte = getc_unlocked(lines_.get()); byte != EOF; byte = getc_unlocked(lines_.get())) {
+    line_.push_back(static_cast<char>(byte));
+    if (byte == '\n' || line_.size() > most) break;
+  }
+  return !line_.empty();
 }
 
 absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
@@ -167,6 +171,15 @@ absl::StatusOr<std::optional<Document>> CorpusReader::NextLine() {
   while (ReadLine()) {
     ++line_number_;
     const auto line_bytes = static_cast<int64_t>(line_.size());
+    if (line_bytes > options_.max_line_bytes) {
+      // It may have no end.
+      line_ = std::string();
+      KVBLEND_RETURN_IF_ERROR(
+          on_bad_(BadInput(file.path, " line ", line_number_, ": has more than ", options_.max_line_bytes,
+                           " bytes; the rest of the file is not read"),
+                  line_bytes));
+      return std::nullopt;
+    }
     const std::string line(absl::StripSuffix(line_, "\n"));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     absl::StatusOr<Document> document = ParseLine(file, line);

@@ -22,6 +22,7 @@ struct Document {
   std::string id;           // of a line of JSON: its id, or its number ("line 7"); else empty
   std::string text;         // valid UTF-8, more than white space
   int64_t input_bytes = 0;  // what it takes of CorpusReader::total_bytes
+  int64_t begin_byte = 0;   // of the text in a text file: what is before it is a byte order mark
 
   /// "docs/a.md", "docs/corpus.jsonl#42": what people know it by.
   std::string Name() const;
@@ -34,7 +35,8 @@ class CorpusReader {
     std::vector<std::string> paths;  // files of any name, and folders, of which .txt, .md and .jsonl are read
     std::string text_field = "text";  // of lines of JSON
     std::string id_field = "id";
-    std::string skipped_file = {};  // in a folder: no document, but what comes out
+    std::string skipped_file = {};             // in a folder: no document, but what comes out
+    int64_t max_line_bytes = kMaxStreamBytes;  // of JSON: more is not kept in memory
   };
   /// Told of each input that cannot be used, such as "docs/c.jsonl line 7: no string \"text\"" (code
   /// kInvalidArgument), and how many bytes it takes. What it returns ends the reading unless OK.

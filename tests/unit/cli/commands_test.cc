@@ -197,7 +197,9 @@ TEST_F(CommandsTest, HealthIsAnExitCode) {
 }
 
 TEST_F(CommandsTest, GenerateStreamsTextAndReportsOnStandardError) {
-  const std::string chunk = File("chunk.txt", "from a file");
+  const std::string chunk = File("chunk.txt",
+                                 "\xEF\xBB\xBF"
+                                 "from a file");  // as some editors write it
   EXPECT_EQ(
       RunLine("generate --system S --lead-in L --chunk one --chunk two --question Q --isolated --policy hkvd "
               "--ratio 0.3 --no-store-misses --max-tokens 9 --stop x --stop y --seed 4 --namespace n "

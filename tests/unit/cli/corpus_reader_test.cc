@@ -111,6 +111,34 @@ TEST_F(CorpusReaderTest, JsonLines) {
   EXPECT_THAT(Read({.paths = {other}, .text_field = "body", .id_field = "key"}), ElementsAre("d.jsonl#k: B"));
 }
 
+TEST_F(CorpusReaderTest, AByteOrderMarkIsNoPartOfTheText) {
+  const std::string marked = File("docs/a.txt", "\xEF\xBB\xBFmarked"), plain = File("docs/b.txt", "plain");
+  File("docs/c.jsonl", "\xEF\xBB\xBF\"one\"\n\"two\"\n");
+  File("docs/d.txt", "\xEF\xBB\xBF\n");
+  EXPECT_THAT(Read({.paths = {(folder_ / "docs").string()}}),
+              ElementsAre("docs/a.txt: marked", "docs/b.txt: plain", "docs/c.jsonl#line 1: one",
+                          "docs/c.jsonl#line 2: two"));
+  EXPECT_THAT(bad_, ElementsAre(HasSubstr("d.txt: is nothing but white space")));
+  EXPECT_EQ(seen_bytes_, total_bytes_);
+  // Places are told as they are in the file.
+  auto reader =
+      CorpusReader::Open({.paths = {marked, plain}}, [](const auto&, int64_t) { return absl::OkStatus(); });
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader->Next())->begin_byte, 3);
+  EXPECT_EQ((*reader->Next())->begin_byte, 0);
+}
+
+TEST_F(CorpusReaderTest, ALineWithoutAnEndIsNotReadForEver) {
+  const std::string first = File("a.jsonl", "\"123456\"\n\"1234567\"\n\"last\"\n");
+  const std::string endless = (folder_ / "b.jsonl").string();
+  std::filesystem::create_symlink("/dev/zero", endless);
+  EXPECT_THAT(Read({.paths = {first, endless, File("c.txt", "good")}, .max_line_bytes = 9}),
+              ElementsAre("a.jsonl#line 1: 123456", "c.txt: good"));
+  EXPECT_THAT(
+      bad_, ElementsAre(HasSubstr("a.jsonl line 2: has more than 9 bytes; the rest of the file is not read"),
+                        HasSubstr("b.jsonl line 1: has more than 9 bytes")));
+}
+
 TEST_F(CorpusReaderTest, BadInputsAreNamedWithTheirLineAndSkipped) {
   File("docs/a_binary.txt", std::string_view("text\0more", 9));
   File("docs/b_latin.txt", "fine\nna\xEFve\n");

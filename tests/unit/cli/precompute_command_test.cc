@@ -146,6 +146,25 @@ TEST_F(PrecomputeCommandTest, OutputHasEveryChunkWithItsKey) {
   std::string taken(first.size() + 1, 0);
   EXPECT_EQ(read(reader, taken.data(), taken.size()), static_cast<ssize_t>(first.size()));
   close(reader);
+  EXPECT_EQ(Run({"precompute", file, lines, "--chunk-tokens", "20", "--output", "-"}), 0);
+  EXPECT_EQ(Out(), first);
+  EXPECT_FALSE(std::filesystem::exists("-"));
+  for (const std::string flag : {"--json", "--dry-run"}) {
+    EXPECT_EQ(Run({"precompute", file, "--output", "-", flag}), 2);
+    EXPECT_THAT(Err(),
+                HasSubstr(absl::StrCat("--output is -, but ", flag, " writes to standard output too")));
+  }
+}
+
+TEST_F(PrecomputeCommandTest, PlacesAreThoseInAFileWithAByteOrderMark) {
+  const std::string file = File("a.txt", "\xEF\xBB\xBFtext");
+  const std::string output = (folder_ / "chunks.jsonl").string();
+  EXPECT_EQ(Run({"precompute", file, "--output", output}), 0);
+  const OrderedJson chunk = OrderedJson::parse(Read(output));
+  EXPECT_EQ(chunk["text"], "text");
+  EXPECT_EQ(chunk["begin_byte"], 3);
+  EXPECT_EQ(chunk["end_byte"], 7);
+  EXPECT_THAT(PutLabels(), ElementsAre(file + "@3"));
 }
 
 TEST_F(PrecomputeCommandTest, TheOutputIsNoInput) {
