@@ -65,6 +65,10 @@ absl::Status PrepareJson(const Descriptor& descriptor, const std::string& prefix
 absl::Status ParseJson(std::string_view json, google::protobuf::Message& message) {
   auto document = nlohmann::json::parse(json, /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (document.is_discarded()) return absl::InvalidArgumentError("the request is not valid JSON");
+  if (!document.is_object()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the request's JSON is of type ", document.type_name(), "; allowed: an object"));
+  }
   KVBLEND_RETURN_IF_ERROR(PrepareJson(*message.GetDescriptor(), "", document));
   const auto status = google::protobuf::util::JsonStringToMessage(document.dump(), &message);
   if (status.ok()) return absl::OkStatus();

@@ -44,7 +44,7 @@ TEST(MessageJsonTest, ErrorsNameTheField) {
     return std::string(status.message());
   };
   EXPECT_THAT(message("{"), HasSubstr("not valid JSON"));
-  EXPECT_NE(message("[]"), "");
+  EXPECT_EQ(message("[]"), "the request's JSON is of type array; allowed: an object");
   EXPECT_THAT(message(R"({"promt": {}})"), HasSubstr("promt"));
   EXPECT_THAT(message(R"({"blend": {"ration": 1}})"), HasSubstr("ration"));
   EXPECT_THAT(message(R"({"blend": {"ratio": "much"}})"), HasSubstr("ratio"));
