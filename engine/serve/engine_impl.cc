@@ -452,10 +452,16 @@ absl::Status EngineImpl::Drain(absl::Time deadline) {
     if (!flushed.ok()) chunk_store_->DropWrites();  // else the store's end would wait for them
     return flushed;
   }
+  const int64_t jobs = scheduler_.running();
   {
     absl::MutexLock lock(&mutex_);
     shut_down_ = true;
     for (const auto& [task, lane] : running_) task->cancellation().ShutDown();
+    // Answers that are being written, or wait for pages to go on, are no jobs any more.
+    const int64_t answers = static_cast<int64_t>(running_.size()) - jobs;
+    drained =
+        absl::Status(drained.code(),
+                     absl::StrCat(drained.message(), "; answers cut short: ", std::max(answers, int64_t{0})));
   }
   scheduler_.Drain(absl::InfiniteFuture()).IgnoreError();  // what runs ends within a layer or a token
   chunk_store_->DropWrites();

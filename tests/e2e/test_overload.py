@@ -129,6 +129,7 @@ def test_what_does_not_finish_in_time_may_be_asked_elsewhere(v1, start_server, p
             queued.result()
     assert error.value.status_code == 503
     assert server.process.wait(60) == 0
+    assert "the drain deadline passed with 1 jobs queued, given up now, and 0 running; answers cut short: 1" in server.log()
 
 
 def test_a_second_signal_ends_it_at_once(v1, start_server, prompt):
