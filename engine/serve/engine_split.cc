@@ -19,6 +19,9 @@ namespace {
 /// Whether storing the chunk once more would do nothing: it is there, and in the lower tier where there is
 /// one.
 bool IsStored(store::ChunkStore& chunk_store, std::string_view tenant_namespace, const ChunkKey& key) {
+  // Whoever is told that a chunk is stored doesn't put it, so nobody else would notice that it has been
+  // removed.
+  chunk_store.ForgetIfGone(key);
   if (!chunk_store.Stat(tenant_namespace, key).ok()) return false;
   const absl::Status durable = chunk_store.WaitUntilDurable(key, absl::InfinitePast());
   return durable.ok() || absl::IsFailedPrecondition(durable);

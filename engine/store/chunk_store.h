@@ -128,6 +128,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
     return lower_.WaitUntilDurable(key, deadline);
   }
+  /// Has the durable tier look whether it has this chunk still, which it otherwise notices when the chunk is
+  /// read or put again. May block as reading does.
+  void ForgetIfGone(const ChunkKey& key) { lower_.ForgetIfGone(key); }
   bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }

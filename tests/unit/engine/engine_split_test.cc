@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -173,6 +174,12 @@ TEST_F(EngineSplitOnDiskTest, StoredMeansDurable) {
   const auto put = Put(texts);
   ASSERT_THAT(put->progress, SizeIs(texts.size()));
   for (const PutChunkProgress& chunk : put->progress) EXPECT_TRUE(chunk.durable);
+  EXPECT_THAT(engine_->SplitDocument(document)->chunks, Each(Field("stored", &DocumentChunk::stored, true)));
+  // Somebody removes the files under the server's feet. What is in memory still is not stored either: a
+  // restart would lose it.
+  ASSERT_GT(std::filesystem::remove_all(folder_.path() + "/entries"), 0u);
+  EXPECT_THAT(engine_->SplitDocument(document)->chunks, Each(Field("stored", &DocumentChunk::stored, false)));
+  Put(texts);
   EXPECT_THAT(engine_->SplitDocument(document)->chunks, Each(Field("stored", &DocumentChunk::stored, true)));
 }
 
