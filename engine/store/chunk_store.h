@@ -100,8 +100,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
                                                  PromptReads* reads = nullptr);
 
-  /// As Lookup, but does not count as a use of what it finds: neither as a hit nor as a request. Entries that are only in lower
-  /// tiers are on their way into memory when this returns.
+  /// As Lookup, but does not count as a use of what it finds: neither as a hit nor as a request. Entries that
+  /// are only in lower tiers are on their way into memory when this returns.
   std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys);
 
   /// An entry of the same chunk whatever its anchor; of several, the best ContentMatch.
@@ -153,14 +153,16 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
     return SetPinned(filter, key, false);
   }
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
-  /// As Pin, for an entry in host memory, but without waiting for lower tiers: it is pinned in memory at once, and in lower tiers
-  /// later (WaitUntilDurable waits for that too). kNotFound: no such entry. kResourceExhausted: too much is pinned.
+  /// As Pin, for an entry in host memory, but without waiting for lower tiers: it is pinned in memory at
+  /// once, and in lower tiers later (WaitUntilDurable waits for that too). kNotFound: no such entry.
+  /// kResourceExhausted: too much is pinned.
   absl::Status PinBehind(NamespaceFilter filter, const ChunkKey& key);
 
   StoreStats Stats() const;
   /// The figures of each lower tier, in the order in which lookups ask them.
   std::vector<TierStats> LowerTierStats() const { return lower_.Report(); }
-  /// The board on which servers that share a lower tier exchange messages; null: none. Valid as long as the store.
+  /// The board on which servers that share a lower tier exchange messages; null: none. Valid as long as the
+  /// store.
   ReplicaBoard* replica_board() const { return lower_.replica_board(); }
   /// How fast the lower tiers are.
   const ReadMeter& read_meter() const { return read_meter_; }
@@ -210,8 +212,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::atomic<uint64_t> next_prompt_{1};
   LowerTiers lower_;  // outlives the entries, which take back their reads
 
-  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write, QueuePin,
-  // MarkUnreadable and erasures, which do not wait; see Leftovers.
+  // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write,
+  // QueuePin, MarkUnreadable and erasures, which do not wait; see Leftovers.
   mutable absl::Mutex mutex_;
   internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);
