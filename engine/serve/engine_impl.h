@@ -68,7 +68,8 @@ class EngineImpl final : public Engine {
   bool StepDecoding();
   /// The task is over.
   void Retire(const std::shared_ptr<Task>& task);
-  /// What one more computed token of a prompt of so many costs; nothing until that has been measured. Thread-safe.
+  /// What one more computed token of a prompt of so many costs; nothing until that has been measured.
+  /// Thread-safe.
   std::optional<double> SecondsPerToken(int32_t prompt_tokens) const;
   /// Cuts the prompt where that is asked for, and lays it out. What it has of passages is known from then on.
   absl::StatusOr<prompt::PromptLayout> SplitAndLayout(const Caller& caller, const BlendOptions& blend,
@@ -85,11 +86,12 @@ class EngineImpl final : public Engine {
   prompt::KnownTexts known_texts_;  // of all namespaces; nothing of it outlives the process
   const EngineInfo info_;
   const std::unique_ptr<CorrectionLearning> learning_;  // null: off
-  PromptRunner runner_;                                 // engine thread only
-  DecodeBatch decode_batch_;                            // engine thread only
-  int64_t working_pages_ =
-      0;  // engine thread only: set aside for tasks in progress that nothing is decoded of
-  absl::flat_hash_map<const Task*, int64_t> pages_of_;  // engine thread only: theirs
+  // For the engine thread only.
+  PromptRunner runner_;
+  DecodeBatch decode_batch_;
+  int64_t working_pages_ = 0;  // set aside for tasks in progress that nothing is decoded of
+  absl::flat_hash_map<const Task*, int64_t> pages_of_;  // theirs
+
   const std::unique_ptr<Prefetcher> prefetcher_;  // null: there is nothing to prefetch from, or it is off
   const std::shared_ptr<BackgroundCounts> background_counts_ = std::make_shared<BackgroundCounts>();
 

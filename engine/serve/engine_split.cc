@@ -1,4 +1,5 @@
-// What the engine does with texts before anything is computed: documents to chunks, prompts to passages, chunks found ahead.
+// What the engine does with texts before anything is computed: documents to chunks, prompts to passages,
+// chunks found ahead.
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,13 @@ bool IsStored(store::ChunkStore& chunk_store, std::string_view tenant_namespace,
   if (!chunk_store.Stat(tenant_namespace, key).ok()) return false;
   const absl::Status durable = chunk_store.WaitUntilDurable(key, absl::InfinitePast());
   return durable.ok() || absl::IsFailedPrecondition(durable);
+}
+
+/// Those whose chunks a request may find, the one first in which it stores.
+std::vector<std::string> NamespacesOf(const Caller& caller, const std::vector<std::string>& read_namespaces) {
+  std::vector<std::string> namespaces = {caller.tenant_namespace};
+  namespaces.insert(namespaces.end(), read_namespaces.begin(), read_namespaces.end());
+  return namespaces;
 }
 
 }  // namespace
@@ -66,9 +74,8 @@ absl::StatusOr<prompt::PromptLayout> EngineImpl::SplitAndLayout(const Caller& ca
   const bool splits = how != PromptSplit::kNone && prompt.chunks.empty();
   std::vector<int32_t> passages;
   if (splits) {
-    std::vector<std::string> namespaces = {caller.tenant_namespace};
-    namespaces.insert(namespaces.end(), blend.read_namespaces.begin(), blend.read_namespaces.end());
-    passages = prompt::SplitPrompt(how, known_texts_, namespaces, options_.max_chunks_per_request, &prompt);
+    passages = prompt::SplitPrompt(how, known_texts_, NamespacesOf(caller, blend.read_namespaces),
+                                   options_.max_chunks_per_request, &prompt);
   }
   KVBLEND_ASSIGN_OR_RETURN(prompt::PromptLayout layout, validator_.Layout(prompt, reserved_tokens));
   if (splits) prompt::MarkTextBetween(passages, &layout);
@@ -83,8 +90,7 @@ absl::StatusOr<prompt::PromptLayout> EngineImpl::SplitAndLayout(const Caller& ca
 
 absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(PrefetchChunksRequest request) {
   KVBLEND_RETURN_IF_ERROR(validator_.Check(request));
-  std::vector<std::string> namespaces = {request.caller.tenant_namespace};
-  namespaces.insert(namespaces.end(), request.read_namespaces.begin(), request.read_namespaces.end());
+  const std::vector<std::string> namespaces = NamespacesOf(request.caller, request.read_namespaces);
   const PutChunksRequest as_put{.caller = std::move(request.caller),
                                 .system_text = std::move(request.system_text),
                                 .lead_in = std::move(request.lead_in),
@@ -96,21 +102,22 @@ absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(Prefetch
                            validator_.AnchorTokens(as_put.anchoring, as_put.system_text, as_put.lead_in));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<std::vector<int32_t>> chunk_ids,
                            validator_.ChunkTokens(as_put, anchor_ids.size()));
+  const Digest anchor_hash = store::HashTokens(anchor_ids);
   std::vector<PrefetchedChunk> chunks(chunk_ids.size());
-  std::vector<std::optional<store::ChunkHandle>> held(chunk_ids.size());
+  std::vector<std::optional<store::ChunkHandle>> held(chunk_ids.size());  // found in one of the namespaces
   for (const std::string& tenant_namespace : namespaces) {
-    const auto address_of = [&](const Digest& anchor_hash, const std::vector<int32_t>& ids) {
-      return blend::AddressIn(runtime_->key_space, tenant_namespace, anchor_hash, ids).key;
+    const auto key_of = [&](const Digest& hash_of_anchor, const std::vector<int32_t>& ids) {
+      return blend::AddressIn(runtime_->key_space, tenant_namespace, hash_of_anchor, ids).key;
     };
     std::vector<ChunkKey> wanted;
-    std::vector<size_t> wanted_by;
+    std::vector<size_t> wanted_by;  // the chunks that these are the keys of
     for (size_t i = 0; i < chunk_ids.size(); ++i) {
       if (held[i].has_value()) continue;
-      wanted.push_back(address_of(store::HashTokens(anchor_ids), chunk_ids[i]));
+      wanted.push_back(key_of(anchor_hash, chunk_ids[i]));
       wanted_by.push_back(i);
     }
     // Prompts behind this anchor begin with it.
-    if (!anchor_ids.empty()) wanted.push_back(address_of(store::IsolatedAnchorHash(), anchor_ids));
+    if (!anchor_ids.empty()) wanted.push_back(key_of(store::IsolatedAnchorHash(), anchor_ids));
     std::vector<std::optional<store::ChunkHandle>> found = chunk_store_->Prefetch(wanted);
     for (size_t j = 0; j < wanted_by.size(); ++j) {
       PrefetchedChunk& chunk = chunks[wanted_by[j]];

@@ -104,12 +104,12 @@ class GenerateTask final : public Task, public DecodingSequence {
   PrefillRecord record_;              // how the prompt was prefilled
   std::vector<int32_t> answer_;       // its tokens so far
   std::optional<generate::Sampler> sampler_;
-  std::optional<generate::PromptLookup>
-      lookup_;  // prompt and answer, once it is decoded; unset: nothing can be guessed
+  // Prompt and answer, once it is decoded; unset: nothing can be guessed.
+  std::optional<generate::PromptLookup> lookup_;
   std::vector<prompt::Span> attributed_chunks_;  // all chunks, if their attention was asked for
   int64_t decoded_characters_ = 0;               // of the answer's text
-  int64_t decoded_bytes_ = 0;  // of the answer's text, and those of them that were delivered
-  int64_t said_bytes_ = 0;
+  int64_t decoded_bytes_ = 0;                    // of the answer's text
+  int64_t said_bytes_ = 0;                       // those of them that were delivered
   text::StreamDecoder decoder_;
   generate::StopMatcher stop_;
   int32_t next_token_ = -1;

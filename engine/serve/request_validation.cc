@@ -15,23 +15,23 @@ namespace {
 constexpr size_t kMaxNamespaceBytes = 128;
 constexpr size_t kMaxLabelBytes = 256;
 
-absl::Status TooLong(absl::string_view field, size_t bytes, size_t limit) {
-  return absl::InvalidArgumentError(absl::StrCat(field, " has ", bytes, " bytes; allowed: at most ", limit));
-}
-
 absl::Status CheckUtf8(absl::string_view field, std::string_view text) {
   const auto invalid = text::FirstInvalidUtf8(text);
   if (!invalid.has_value()) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(field, " is not valid UTF-8 at byte ", *invalid));
 }
 
+/// Of a namespace or a label.
+absl::Status CheckName(absl::string_view field, std::string_view name, size_t max_bytes) {
+  if (name.size() <= max_bytes) return CheckUtf8(field, name);
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", name.size(), " bytes; allowed: at most ", max_bytes));
+}
+
 }  // namespace
 
 absl::Status RequestValidator::CheckCaller(const Caller& caller) const {
-  if (caller.tenant_namespace.size() > kMaxNamespaceBytes) {
-    return TooLong("namespace", caller.tenant_namespace.size(), kMaxNamespaceBytes);
-  }
-  return CheckUtf8("namespace", caller.tenant_namespace);
+  return CheckName("namespace", caller.tenant_namespace, kMaxNamespaceBytes);
 }
 
 absl::Status RequestValidator::CheckReadNamespaces(const std::string& field,
@@ -41,9 +41,7 @@ absl::Status RequestValidator::CheckReadNamespaces(const std::string& field,
         absl::StrCat(field, " has ", names.size(), " entries; allowed: at most ", kMaxReadNamespaces));
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    const std::string entry = absl::StrCat(field, "[", i, "]");
-    if (names[i].size() > kMaxNamespaceBytes) return TooLong(entry, names[i].size(), kMaxNamespaceBytes);
-    KVBLEND_RETURN_IF_ERROR(CheckUtf8(entry, names[i]));
+    KVBLEND_RETURN_IF_ERROR(CheckName(absl::StrCat(field, "[", i, "]"), names[i], kMaxNamespaceBytes));
   }
   return absl::OkStatus();
 }
@@ -113,18 +111,15 @@ absl::Status RequestValidator::Check(const PutChunksRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
   KVBLEND_RETURN_IF_ERROR(CheckChunkCount(request.chunks.size()));
   if (request.chunks.empty()) return absl::InvalidArgumentError("chunks is empty; allowed: one or more");
-  if (request.label.size() > kMaxLabelBytes) return TooLong("label", request.label.size(), kMaxLabelBytes);
-  KVBLEND_RETURN_IF_ERROR(CheckUtf8("label", request.label));
+  KVBLEND_RETURN_IF_ERROR(CheckName("label", request.label, kMaxLabelBytes));
   if (!request.chunk_labels.empty() && request.chunk_labels.size() != request.chunks.size()) {
     return absl::InvalidArgumentError(absl::StrCat("chunk_labels has ", request.chunk_labels.size(),
                                                    " entries; allowed: none, or one for each of ",
                                                    request.chunks.size(), " chunks"));
   }
   for (size_t i = 0; i < request.chunk_labels.size(); ++i) {
-    const std::string field = absl::StrCat("chunk_labels[", i, "]");
-    const std::string& label = request.chunk_labels[i];
-    if (label.size() > kMaxLabelBytes) return TooLong(field, label.size(), kMaxLabelBytes);
-    KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, label));
+    KVBLEND_RETURN_IF_ERROR(
+        CheckName(absl::StrCat("chunk_labels[", i, "]"), request.chunk_labels[i], kMaxLabelBytes));
   }
   int64_t bytes = request.system_text.size() + request.lead_in.size();
   for (const std::string& chunk : request.chunks) bytes += chunk.size();

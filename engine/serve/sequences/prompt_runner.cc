@@ -117,21 +117,21 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::Sample(
   return sampled;
 }
 
-absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
-    absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended) {
-  std::vector<int32_t> token_ids, row_indptr = {0}, positions, kv_len, page_indptr = {0}, page_indices;
-  std::vector<kernels::SamplingSpec> specs;
+absl::StatusOr<PromptRunner::StepRows> PromptRunner::PlanStep(absl::Span<const NextTokens> next) {
+  StepRows rows;
+  std::vector<int32_t> row_indptr = {0}, positions, page_indptr = {0}, page_indices;
   for (const auto& [prompt, tokens, sampling, chunks] : next) {
     const auto count = static_cast<int32_t>(tokens.size());
     DropUnseen(*prompt);
     KVBLEND_RETURN_IF_ERROR(prompt->pages->Grow(prompt->num_tokens + count));
-    // Every token is a sequence of its own over the same pages: attention then computes each as it does a single one.
+    // Every token is a sequence of its own over the same pages: attention then computes each as it does a
+    // single one.
     for (int32_t i = 0; i < count; ++i) {
-      token_ids.push_back(tokens[i]);
-      specs.push_back(sampling[i]);
+      rows.token_ids.push_back(tokens[i]);
+      rows.sampling.push_back(sampling[i]);
       positions.push_back(prompt->num_tokens + i);
-      kv_len.push_back(prompt->num_tokens + i + 1);
-      row_indptr.push_back(static_cast<int32_t>(token_ids.size()));
+      rows.kv_len.push_back(prompt->num_tokens + i + 1);
+      row_indptr.push_back(static_cast<int32_t>(rows.token_ids.size()));
       page_indptr.push_back(page_indptr.back() + static_cast<int32_t>(prompt->pages->num_places()));
     }
   }
@@ -147,19 +147,19 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
   kernels::BatchSpec spec;
   spec.row_indptr = row_indptr;
   spec.positions = positions;
-  spec.kv_len = kv_len;
+  spec.kv_len = rows.kv_len;
   spec.page_indptr = page_indptr;
   spec.page_indices = page_indices;
   spec.page_size = pool.page_size();
   spec.num_page_lists = pool.groups().num_groups();
-  KVBLEND_ASSIGN_OR_RETURN(const auto rows, runtime_.backend->PlanBatch(spec));
-  std::vector<kernels::SampledToken> sampled(token_ids.size());
-  const kernels::StepValues values{*rows, token_ids, specs, absl::MakeSpan(sampled)};
-  const bool measures = attended != nullptr && std::any_of(next.begin(), next.end(), [](const NextTokens& n) {
-                          return !n.chunks.empty();
-                        });
-  // The size of the measured mass depends on how much KV there is, so such a step cannot be repeated.
-  if (measures) KVBLEND_RETURN_IF_ERROR(attention_.Begin(*rows));
+  KVBLEND_ASSIGN_OR_RETURN(rows.plan, runtime_.backend->PlanBatch(spec));
+  return rows;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::RunStep(const StepRows& rows,
+                                                                         bool measures) {
+  std::vector<kernels::SampledToken> sampled(rows.token_ids.size());
+  const kernels::StepValues values{*rows.plan, rows.token_ids, rows.sampling, absl::MakeSpan(sampled)};
   const auto run = [&](model::PassState& state) -> absl::Status {
     KVBLEND_ASSIGN_OR_RETURN(const kernels::MatrixView logits,
                              RunRows(
@@ -168,6 +168,8 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
     return runtime_.backend->SampleTokens(*runtime_.stream, logits, values.specs, values.out);
   };
   if (measures) {
+    // The size of the measured mass depends on how much KV there is, so such a step cannot be repeated.
+    KVBLEND_RETURN_IF_ERROR(attention_.Begin(*rows.plan));
     KVBLEND_RETURN_IF_ERROR(run(state_));
     KVBLEND_RETURN_IF_ERROR(attention_.Fetch());
   } else {
@@ -177,14 +179,24 @@ absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
     spdlog::warn("{}", problem);
   }
   KVBLEND_RETURN_IF_ERROR(runtime_.backend->Synchronize(*runtime_.stream));
-  if (attended != nullptr) attended->assign(token_ids.size(), {});
+  return sampled;
+}
+
+absl::StatusOr<std::vector<kernels::SampledToken>> PromptRunner::ExtendAll(
+    absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended) {
+  KVBLEND_ASSIGN_OR_RETURN(const StepRows rows, PlanStep(next));
+  const bool measures = attended != nullptr && std::any_of(next.begin(), next.end(), [](const NextTokens& n) {
+                          return !n.chunks.empty();
+                        });
+  KVBLEND_ASSIGN_OR_RETURN(std::vector<kernels::SampledToken> sampled, RunStep(rows, measures));
+  if (attended != nullptr) attended->assign(rows.token_ids.size(), {});
   size_t row = 0;
   int64_t kv_offset = 0;
   for (const NextTokens& tokens : next) {
     for (size_t i = 0; i < tokens.token_ids.size(); ++i, ++row) {
       if (sampled[row].invalid_token >= 0) tokens.prompt->pages->MarkDamaged();
       if (measures && !tokens.chunks.empty()) (*attended)[row] = attention_.Read(kv_offset, tokens.chunks);
-      kv_offset += kv_len[row];
+      kv_offset += rows.kv_len[row];
     }
   }
   return sampled;
@@ -226,8 +238,8 @@ absl::Status PromptRunner::Repeat(PrefilledPrompt& prompt, absl::Span<const int3
   return absl::OkStatus();
 }
 
-// The next turn of a conversation may repeat only a part of the answer: as long as the answer is no longer than the window, all
-// that can come behind its prompt is kept.
+// The next turn of a conversation may repeat only a part of the answer: as long as the answer is no longer
+// than the window, all that can come behind its prompt is kept.
 void PromptRunner::DropUnseen(PrefilledPrompt& prompt) {
   const int32_t answered = prompt.num_tokens - prompt.report.prompt_tokens;
   const int32_t kept =
@@ -262,7 +274,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
                     .pages = prompt.TakePages()};
   const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
   kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
-  // The text of the question ends where the format's own tokens begin, and these may be others in the next turn.
+  // The text of the question ends where the format's own tokens begin, and these may be others in the next
+  // turn.
   const prompt::Span& question = layout.spans.back();
   kept.must_match = question.begin;
   while (kept.must_match < question.end &&

@@ -1,5 +1,5 @@
-// Runs the model: blended prefills, any number of them in progress, decode steps of several sequences together, scoring
-// and chunk precomputation.
+// Runs the model: blended prefills, any number of them in progress, decode steps of several sequences
+// together, scoring and chunk precomputation.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@
 
 namespace kvblend {
 
-/// A prompt, the tokens that go behind it, and how the one after each is chosen. All but the first token are guesses: each is
-/// run as if those before it were right.
+/// A prompt, the tokens that go behind it, and how the one after each is chosen. All but the first token are
+/// guesses: each is run as if those before it were right.
 struct NextTokens {
   PrefilledPrompt* prompt;
   std::vector<int32_t> token_ids;
@@ -41,7 +41,8 @@ struct NextTokens {
   absl::Span<const prompt::Span> chunks = {};
 };
 
-/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and dropped_pages(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and
+/// dropped_pages(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
@@ -59,8 +60,8 @@ class PromptRunner {
   blend::LoadingController& loading_controller() { return loading_controller_; }
   const blend::LoadingController& loading_controller() const { return loading_controller_; }
 
-  /// Plans a prompt's prefill and sets its pages aside, for this use; Step of what is returned runs it. `layout` must outlive
-  /// it, and `trace`, which may be null. `again`: see PromptPrefill::Create.
+  /// Plans a prompt's prefill and sets its pages aside, for this use; Step of what is returned runs it.
+  /// `layout` must outlive it, and `trace`, which may be null. `again`: see PromptPrefill::Create.
   /// kInvalidArgument for bad blend options; kResourceExhausted when there are too few pages.
   absl::StatusOr<std::unique_ptr<PromptPrefill>> Begin(const prompt::PromptLayout& layout,
                                                        const BlendOptions& options,
@@ -84,18 +85,18 @@ class PromptRunner {
       PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids,
       absl::Span<const kernels::SamplingSpec> specs, blend::KeepGoing keep_going);
 
-  /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token, prompt by prompt.
-  /// The prompts' num_tokens stay what they are: what is not counted in is overwritten the next time.
-  /// `attended`: receives, token by token, what it attends to of its prompt's `chunks`; empty where these are.
-  /// REQUIRES: PrepareAttention has returned true, if there are any.
+  /// Runs tokens behind several different prompts, all in one pass. Returns what comes after each token,
+  /// prompt by prompt. The prompts' num_tokens stay what they are: what is not counted in is overwritten the
+  /// next time. `attended`: receives, token by token, what it attends to of its prompt's `chunks`; empty
+  /// where these are. REQUIRES: PrepareAttention has returned true, if there are any.
   absl::StatusOr<std::vector<kernels::SampledToken>> ExtendAll(
       absl::Span<const NextTokens> next, std::vector<std::vector<ChunkAttention>>* attended = nullptr);
-  /// Does a unit of work, a layer, towards measuring what answers attend to; in all a pass of 129 tokens at most, the first time.
-  /// Returns whether it is ready. Errors: CopyLayerSearch's.
+  /// Does a unit of work, a layer, towards measuring what answers attend to; in all a pass of 129 tokens at
+  /// most, the first time. Returns whether it is ready. Errors: CopyLayerSearch's.
   absl::StatusOr<bool> PrepareAttention(RequestTrace* trace = nullptr) { return attention_.Prepare(trace); }
 
-  /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so, and what was
-  /// answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
+  /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so,
+  /// and what was answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
   void Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,
             const BlendOptions& options, std::string_view tenant_namespace);
   /// Keeps again what a prompt went on from; `prompt` is that prompt.
@@ -109,12 +110,12 @@ class PromptRunner {
   bool RefineKept() { return refinement_.Step(); }
   int64_t refined_tokens() const { return refinement_.refined_tokens(); }
 
-  /// Runs some of the tokens that were decoded behind a prompt before, the first ones: as many at a time as come out as if
-  /// each had been run alone.
+  /// Runs some of the tokens that were decoded behind a prompt before, the first ones: as many at a time as
+  /// come out as if each had been run alone.
   absl::Status Repeat(PrefilledPrompt& prompt, absl::Span<const int32_t> token_ids);
 
-  /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The tokens must
-  /// outlive what is returned.
+  /// Makes sure, step by step, that the store has the chunk behind this anchor, and the anchor itself. The
+  /// tokens must outlive what is returned.
   std::unique_ptr<ChunkStoring> BeginStoring(std::string_view tenant_namespace,
                                              absl::Span<const int32_t> anchor_ids,
                                              absl::Span<const int32_t> token_ids,
@@ -125,13 +126,26 @@ class PromptRunner {
                                            absl::Span<const int32_t> token_ids,
                                            const StoreEntryOptions& options, blend::KeepGoing keep_going);
 
-  /// OK: the chunk outlives the process. kDeadlineExceeded: it is still on its way to the disk. Others: it never will.
+  /// OK: the chunk outlives the process. kDeadlineExceeded: it is still on its way to the disk. Others: it
+  /// never will.
   absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline);
   /// Whether that would have to wait.
   bool IsBeingWritten(const ChunkKey& key);
 
  private:
+  /// The rows of one step of decoding.
+  struct StepRows {
+    std::vector<int32_t> token_ids;
+    std::vector<kernels::SamplingSpec> sampling;
+    std::vector<int32_t> kv_len;  // how many tokens each row attends to
+    std::unique_ptr<kernels::BatchPlan> plan;
+  };
+
   PromptPrefill::Engine EngineFor(kv::PageUse use);
+  /// Takes the pages that the tokens need, and lays them out as the rows of one pass.
+  absl::StatusOr<StepRows> PlanStep(absl::Span<const NextTokens> next);
+  /// Runs such a pass, and waits for it. Returns what comes after each row.
+  absl::StatusOr<std::vector<kernels::SampledToken>> RunStep(const StepRows& rows, bool measures);
   /// Gives back the pages that the tokens from the next one on don't see.
   void DropUnseen(PrefilledPrompt& prompt);
   /// Appends tokens. Returns the logits after each, in the backend's memory: valid until the next call.
