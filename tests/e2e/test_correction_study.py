@@ -1,5 +1,6 @@
 """The tools behind docs/quality.md, "What a token does not know": pairs are what they are said to be, and rows of the table
-leave nothing where the pairs were made by just that."""
+leave nothing where the pairs were made by just that. And the one behind docs/performance.md, "8 bits", which has the model
+from them."""
 import json
 import re
 import sys
@@ -114,3 +115,21 @@ def test_a_model_written_elsewhere_finds_the_divergence_that_gradients_lower(tmp
     assert row, done.stdout
     stored, corrected, tuned = map(float, row.groups())
     assert 0 < tuned < corrected < stored < 1, done.stdout
+
+
+def test_finer_codes_of_keys_and_values_cost_less(tmp_path):
+    for package in ("jax", "gguf"):
+        pytest.importorskip(package, reason=f"{package} is not installed")
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps({"96": [1 + 37 * i % 40000 for i in range(96)]}))
+    done = run(sys.executable, ROOT / "tests/bench/models/kv_codes.py", MODEL, tokens)
+    assert done.returncode == 0, done.stderr
+    heading, _, names, _, *rows = done.stdout.splitlines()
+    assert heading == "KL mean over 96 tokens" and names == "| K or V in | K | V | both |"
+    found = {name: tuple(map(float, values)) for name, *values in (row.strip("| ").split(" | ") for row in rows)}
+    assert list(found) == ["bf16", "a step for 32 channels", "a step for 16", "a step and a zero point for 32",
+                           "a step and a zero point for 16"]
+    for part in range(3):
+        costs = [values[part] for values in found.values()]
+        assert 0 < costs[0] < costs[4] < costs[1], done.stdout
+    assert found["a step for 32 channels"][0] > found["a step for 32 channels"][1], done.stdout
