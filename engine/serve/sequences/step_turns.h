@@ -9,7 +9,8 @@
 //
 // So a batch that one key has filled takes some answers of others besides (MayJoin), up to twice as many as a
 // step has rows for: a newcomer waits for its prompt, not for the end of somebody's long answer. Answers that
-// have no turn keep their pages.
+// have no turn keep their pages. Those that had given their pages up and got them back are not asked, so that
+// there may be more than that for a while.
 #pragma once
 
 #include <cstddef>
