@@ -67,6 +67,12 @@ class Model:
         even, odd = x[..., 0::2], x[..., 1::2]
         return jnp.stack([even * cos - odd * sin, even * sin + odd * cos], -1).reshape(x.shape)
 
+    def behind_mlp(self, x, weight):
+        """What a layer makes of x, in which its attention is counted already."""
+        normed = self.norm(x, weight["ffn_norm"])
+        gated = jax.nn.silu(normed @ weight["ffn_gate"].T) * (normed @ weight["ffn_up"].T)
+        return x + gated @ weight["ffn_down"].T
+
     def log_probabilities(self, weights, correction, prompt):
         """[rows, vocabulary], of the token behind each row."""
         keys, rows = prompt["kv"].shape[1], prompt["rows"].shape[0]
@@ -97,9 +103,7 @@ class Model:
             read = (jnp.einsum("hgrt,thd->rhgd", shares[..., :keys], old_v)
                     + jnp.einsum("hgrt,thd->rhgd", shares[..., keys:], v))
             x = x + read.reshape(rows, -1) @ weight["attn_output"].T
-            normed = self.norm(x, weight["ffn_norm"])
-            gated = jax.nn.silu(normed @ weight["ffn_gate"].T) * (normed @ weight["ffn_up"].T)
-            return x + gated @ weight["ffn_down"].T, None
+            return self.behind_mlp(x, weight), None
 
         x, _ = jax.lax.scan(layer, weights["embedding"][prompt["rows"]], (weights["layers"], prompt["kv"], correction))
         return jax.nn.log_softmax(self.norm(x, weights["norm"]) @ weights["embedding"].T)

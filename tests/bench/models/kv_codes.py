@@ -74,9 +74,7 @@ class Prompt:
             k, v = round_keys(model.rotate(k, at)[..., halves])[..., pairs], round_values(v)
             shares = jax.nn.softmax(jnp.einsum("rhgd,thd->hgrt", q, k) + hides, -1)
             x = x + jnp.einsum("hgrt,thd->rhgd", shares, v).reshape(count, -1) @ weight["attn_output"].T
-            normed = model.norm(x, weight["ffn_norm"])
-            gated = jax.nn.silu(normed @ weight["ffn_gate"].T) * (normed @ weight["ffn_up"].T)
-            return x + gated @ weight["ffn_down"].T, None
+            return model.behind_mlp(x, weight), None
 
         weights = model.weights
         x, _ = jax.lax.scan(layer, weights["embedding"][self.tokens], weights["layers"])
