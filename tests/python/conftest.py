@@ -1,8 +1,11 @@
 """Starts the server of the installed wheel for the tests of the Python package."""
 
+import http.server
+import json
 import os
 import signal
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -83,3 +86,68 @@ def server_fixture(tmp_path_factory):
 def namespace_fixture(request):
     """A namespace of the test's own."""
     return request.node.name[:100]
+
+
+TEXT = 'data: {"choices": [{"delta": {"content": "Skarn"}}]}\n\n'
+DONE = "data: [DONE]\n\n"
+
+
+class Canned(http.server.BaseHTTPRequestHandler):
+    """Gives server.answer = (status, headers, body), or for a GET server.answer_to_get if there is one, and closes the connection
+    behind it."""
+
+    def do_POST(self):  # noqa: N802
+        self.server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.give(self.server.answer)
+
+    def do_GET(self):  # noqa: N802
+        self.give(self.server.answer_to_get or self.server.answer)
+
+    def give(self, answer):
+        status, headers, body = answer
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments):
+        pass
+
+
+class Dripping(Canned):
+    """Begins an answer, goes on with it byte by byte, and tells whether it came to its end (server.ended) or the client had gone
+    before (server.cut_off)."""
+
+    def give(self, _):
+        try:
+            self.send_response(200)
+            self.end_headers()
+            if self.command == "POST":
+                self.wfile.write((TEXT + 'data: {"key": "", "choices": []}\n\n').encode())
+            for _ in range(200):
+                self.wfile.write(b" ")
+                threading.Event().wait(0.05)
+            self.server.ended.set()
+        except OSError:
+            self.server.cut_off.set()
+
+
+def _running(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.answer = server.answer_to_get = None
+    server.ended, server.cut_off = threading.Event(), threading.Event()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(name="canned", scope="module")
+def canned_fixture():
+    yield from _running(Canned)
+
+
+@pytest.fixture(name="dripping", scope="module")
+def dripping_fixture():
+    yield from _running(Dripping)

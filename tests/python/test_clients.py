@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sys
 
 import pytest
 
@@ -293,3 +294,37 @@ def test_no_server_is_an_error_too():
         with client, pytest.raises(kvblend.Error) as caught:
             client.generate(QUESTION)
         assert caught.value.code == "UNAVAILABLE"
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot tell whether a task was cancelled")
+def test_closing_a_client_ends_its_calls_with_an_error_and_cancels_no_task(server):
+    """As grpc has it, the task that waits for an answer would be cancelled, of which nobody hears."""
+    sampling = kvblend.SamplingOptions(max_tokens=1500, ignore_eos=True)
+
+    async def read(client, begun):
+        async for _ in client.stream(QUESTION, sampling=sampling):
+            begun.set()
+
+    async def begin(client):
+        begun = asyncio.Event()
+        task = asyncio.create_task(read(client, begun))
+        await begun.wait()
+        return task
+
+    async def closed():
+        client = kvblend.AsyncGrpcClient(server.target)
+        streaming = await begin(client)
+        await client.close()
+        with pytest.raises(kvblend.Error, match="CANCELLED: the client was closed"):
+            await streaming
+
+    async def cancelled():
+        client = kvblend.AsyncGrpcClient(server.target)
+        streaming = await begin(client)
+        streaming.cancel()
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await streaming
+
+    asyncio.run(closed())
+    asyncio.run(cancelled())

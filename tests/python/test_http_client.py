@@ -1,51 +1,30 @@
 """What the HTTP clients make of answers that a server of ours seldom gives, from one that says what the test wants."""
 
 import asyncio
-import http.server
+import copy
 import importlib.metadata
 import json
-import threading
+import pickle
 
 import pytest
 
 import kvblend
 from kvblend import openai_form
 from kvblend.client import put_request
+from kvblend.event_stream import Lines
 from kvblend.v1 import chunks_pb2, inference_pb2
 
-TEXT = 'data: {"choices": [{"delta": {"content": "Skarn"}}]}\n\n'
-DONE = "data: [DONE]\n\n"
+from conftest import DONE, TEXT, wait_until
 
 
-class Canned(http.server.BaseHTTPRequestHandler):
-    """Gives server.answer = (status, headers, body), and closes the connection behind it."""
-
-    def do_POST(self):  # noqa: N802
-        self.server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        status, headers, body = self.server.answer
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *arguments):
-        pass
-
-
-@pytest.fixture(name="canned", scope="module")
-def canned_fixture():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Canned)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+def url_of(canned):
+    return f"http://127.0.0.1:{canned.server_address[1]}"
 
 
 @pytest.fixture(name="generate", params=["blocking", "async"])
 def generate_fixture(request, canned):
     """generate(status, body, headers): what the client makes of this answer."""
-    url = f"http://127.0.0.1:{canned.server_address[1]}"
+    url = url_of(canned)
 
     async def asynchronously():
         async with kvblend.AsyncHttpClient(url) as client:
@@ -63,7 +42,7 @@ def generate_fixture(request, canned):
 @pytest.fixture(name="generate_named", params=["blocking", "async"])
 def generate_named_fixture(request, canned):
     """generate_named(model): the body that a client sends which was told this model."""
-    url = f"http://127.0.0.1:{canned.server_address[1]}"
+    url = url_of(canned)
     canned.answer = (200, {}, TEXT + DONE)
 
     async def asynchronously(model):
@@ -82,7 +61,7 @@ def generate_named_fixture(request, canned):
 
 def put(canned, body):
     canned.answer = (200, {}, body)
-    with kvblend.HttpClient(f"http://127.0.0.1:{canned.server_address[1]}") as client:
+    with kvblend.HttpClient(url_of(canned)) as client:
         return client.put(["A chunk."])
 
 
@@ -276,3 +255,108 @@ def test_every_option_of_sampling_is_sent():
     for field in inference_pb2.SamplingOptions.DESCRIPTOR.fields:
         sampling = kvblend.SamplingOptions(**{field.name: values.get(field.name, 1)})
         assert openai_form.body_of(kvblend.make_request("Where?", sampling=sampling)) != plain, field.name
+
+
+def test_an_error_is_copied_and_pickled_whole():
+    """As pools of processes hand it on."""
+    error = kvblend.Error("UNAVAILABLE", "why", 1.5)
+    for other in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
+        assert type(other) is kvblend.Error and str(other) == str(error)
+        assert (other.code, other.message, other.retry_after_seconds) == ("UNAVAILABLE", "why", 1.5)
+
+
+# What str.splitlines takes for the end of a line, and JSON may have in a string as it is.
+SEPARATORS = "\u2028 \u2029 \x85 \x7f"
+
+
+def test_a_text_may_have_any_character(generate, canned):
+    body = json.dumps({"choices": [{"delta": {"content": SEPARATORS}}]}, ensure_ascii=False)
+    assert generate(200, f"data: {body}\n\n{DONE}").text == SEPARATORS
+    progress = json.dumps({"key": SEPARATORS}, ensure_ascii=False)
+    assert put(canned, f"data: {progress}\n\n{DONE}")[0].key == SEPARATORS
+
+
+def test_lines_wherever_the_pieces_begin():
+    stream = f"data: {SEPARATORS}\r\ndata: 2\n\rdata: 3\r\r\nrest".encode()
+    for size in range(1, len(stream) + 1):
+        lines = Lines()
+        found = [line for begin in range(0, len(stream), size) for line in lines.add(stream[begin:begin + size])]
+        assert [*found, *lines.end()] == [f"data: {SEPARATORS}", "data: 2", "", "data: 3", "", "rest"], size
+    assert lines.end() == []
+
+
+@pytest.mark.parametrize("body", ['data: {"id": 1}', "data: []", "data: 3", 'data: {"choices": [{"delta": null}]}',
+                                  'data: {"error": "busy"}', 'data: {"choices": null}', 'data: {"choices": [], "kvblend": {}}'])
+def test_an_answer_of_another_kind_of_server_is_an_error(generate, body):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(200, f"{body}\n\n{DONE}")
+    assert caught.value.code == "INTERNAL"
+
+
+@pytest.mark.parametrize("body", ['data: {"key": 1}', "data: []", "data: 3", 'data: {"error": "busy"}'])
+def test_progress_of_another_kind_of_server_is_an_error(canned, body):
+    with pytest.raises(kvblend.Error) as caught:
+        put(canned, f"{body}\n\n{DONE}")
+    assert caught.value.code == "INTERNAL"
+
+
+@pytest.mark.parametrize("body", ["<html>a proxy's page</html>", "[3]", '{"data": [3], "chunks": 3, "model": 3}', ""])
+def test_an_answer_of_another_kind_of_server_in_one_piece_is_an_error(canned, body):
+    async def asynchronously():
+        async with kvblend.AsyncHttpClient(url_of(canned)) as client:
+            for call in (client.models, client.info, lambda: client.stat([])):
+                with pytest.raises(kvblend.Error, match="INTERNAL: the answer is none of kvblend's HTTP API"):
+                    await call()
+
+    canned.answer = (200, {}, body)
+    with kvblend.HttpClient(url_of(canned)) as client:
+        for call in (client.models, client.info, lambda: client.stat([])):
+            with pytest.raises(kvblend.Error, match="INTERNAL: the answer is none of kvblend's HTTP API"):
+                call()
+    asyncio.run(asynchronously())
+
+
+@pytest.mark.parametrize("body", ['{"error": "busy"}', '{"error": {"message": null}}', "busy"])
+def test_a_proxys_own_error_is_told_as_it_is(generate, body):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(503, body)
+    assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", body)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "async"])
+@pytest.mark.parametrize("call", ["generate", "info"])
+def test_an_answer_that_comes_byte_by_byte_wins_no_time(dripping, kind, call):
+    """Every wait is over in time, and the whole never is."""
+    arguments = ["Where?"] if call == "generate" else []
+
+    async def asynchronously():
+        async with kvblend.AsyncHttpClient(url_of(dripping)) as client:
+            await getattr(client, call)(*arguments, timeout=0.3)
+
+    dripping.ended.clear()
+    dripping.cut_off.clear()
+    with pytest.raises(kvblend.Error, match="DEADLINE_EXCEEDED: the answer was not over within 0.3 s"):
+        if kind == "async":
+            asyncio.run(asynchronously())
+        else:
+            with kvblend.HttpClient(url_of(dripping)) as client:
+                getattr(client, call)(*arguments, timeout=0.3)
+    wait_until(lambda: dripping.ended.is_set() or dripping.cut_off.is_set(), "the end of the answer")
+    assert dripping.cut_off.is_set(), "the client has waited for all of it"
+
+
+@pytest.mark.parametrize("method", ["stream", "stream_events", "put_with_progress"])
+def test_who_stops_reading_hears_no_complaint(dripping, caplog, method):
+    """Neither when the client is closed behind it, nor when the event loop ends."""
+    request = {"stream": "Where?", "stream_events": kvblend.make_request("Where?"), "put_with_progress": put_request(["A chunk."])}
+
+    async def stop_reading(closed):
+        client = kvblend.AsyncHttpClient(url_of(dripping))
+        async for _ in getattr(client, method)(request[method]):
+            break
+        if closed:
+            await client.close()
+
+    for closed in (True, False):
+        asyncio.run(stop_reading(closed))
+    assert caplog.records == []

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
@@ -162,12 +163,13 @@ class AsyncClient(ABC):
     """The same for asyncio: every call as Client has it. One event loop uses it."""
 
     @abstractmethod
-    def stream_events(self, request: v1.GenerateRequest, timeout: float | None = None) -> AsyncIterator[v1.GenerateEvent]:
+    def stream_events(self, request: v1.GenerateRequest,
+                      timeout: float | None = None) -> AsyncGenerator[v1.GenerateEvent, None]:
         """See Client.stream_events; aclose() of the iterator cancels."""
 
     @abstractmethod
     def put_with_progress(self, request: chunks_v1.PutChunksRequest,
-                          timeout: float | None = None) -> AsyncIterator[chunks_v1.PutChunkProgress]: ...
+                          timeout: float | None = None) -> AsyncGenerator[chunks_v1.PutChunkProgress, None]: ...
 
     @abstractmethod
     async def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response: ...
@@ -189,10 +191,12 @@ class AsyncClient(ABC):
         return answer
 
     async def stream(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
-                     **fields: Any) -> AsyncIterator[str]:
-        async for event in self.stream_events(make_request(question, chunks, **fields), timeout):
-            if event.text.text:
-                yield event.text.text
+                     **fields: Any) -> AsyncGenerator[str, None]:
+        # Closed here: an event loop that ends would close both at once, and complain.
+        async with aclosing(self.stream_events(make_request(question, chunks, **fields), timeout)) as events:
+            async for event in events:
+                if event.text.text:
+                    yield event.text.text
 
     async def put(self, chunks: Iterable[str | Document], *, timeout: float | None = None,
                   **fields: Any) -> list[chunks_v1.PutChunkProgress]:

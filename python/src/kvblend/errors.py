@@ -23,6 +23,11 @@ class Error(Exception):
         self.message = message
         self.retry_after_seconds = retry_after_seconds
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by what str() says of them, which does not make another of this class: a pool of processes would
+        # break where a call fails.
+        return type(self), (self.code, self.message, self.retry_after_seconds), self.__dict__
+
 
 # What gRPC says of the same: messages and metadata above a limit are RESOURCE_EXHAUSTED there. 502: of a proxy.
 _CODE_OF_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
@@ -47,8 +52,10 @@ def of_http_status(status: int, message: str, headers: Mapping[str, str] = Mappi
     return Error(code, message)
 
 
-def of_event(error: dict[str, Any]) -> Error:
-    """error: what an event of a stream tells of it: type, code, message."""
+def of_event(error: Any) -> Error:
+    """error: what an event of a stream tells of it: type, code, message. A proxy may tell it in another form."""
+    if not isinstance(error, dict):
+        return Error("INTERNAL", str(error))
     kind, message = str(error.get("type")), str(error.get("message") or "")
     if error.get("code") == "model_not_found":
         return Error("NOT_FOUND", message)
@@ -61,6 +68,11 @@ def of_event(error: dict[str, Any]) -> Error:
 def broken_off() -> Error:
     """The error for a stream that ended before it was over."""
     return Error("UNAVAILABLE", "the answer broke off: its stream ended without [DONE]")
+
+
+def unreadable(error: Exception) -> Error:
+    """The error for an answer that is another than kvblend gives, by what reading it has ended with."""
+    return Error("INTERNAL", f"the answer is none of kvblend's HTTP API: {type(error).__name__}: {error}")
 
 
 def closed() -> Error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import grpc.aio
 
 from kvblend import errors
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
+from kvblend.errors import Error
 from kvblend.prompts import enum_of
 from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, admin_pb2_grpc, chunks_pb2, chunks_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -34,6 +36,12 @@ def _within(call: dict[str, Any], timeout: float | None) -> dict[str, Any]:
 def _correction_request(action: str | int) -> admin_pb2.UpdateCorrectionRequest:
     return admin_pb2.UpdateCorrectionRequest(
         action=enum_of("action", admin_pb2.CorrectionAction, "CORRECTION_ACTION_", action))
+
+
+def _is_not_cancelled(task: Any) -> bool:
+    """Whether a CancelledError is no cancellation of the task, but grpc's way to end the calls of a channel that is closed: the
+    task would end without a word. Python tells from 3.11 on."""
+    return hasattr(task, "cancelling") and task.cancelling() == 0
 
 
 class GrpcClient(Client):
@@ -124,7 +132,7 @@ class AsyncGrpcClient(AsyncClient):
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
         self._closed = False
 
-    async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncIterator[Any]:
+    async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
         self._check_open()
         call = method(request, **_within(self._call, timeout))
         try:
@@ -132,19 +140,23 @@ class AsyncGrpcClient(AsyncClient):
                 yield message
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
+        except asyncio.CancelledError as error:
+            if self._closed and _is_not_cancelled(asyncio.current_task()):
+                raise Error("CANCELLED", "the client was closed") from error
+            raise
         finally:
             call.cancel()
 
     def stream_events(self, request: inference_pb2.GenerateRequest,
-                      timeout: float | None = None) -> AsyncIterator[inference_pb2.GenerateEvent]:
+                      timeout: float | None = None) -> AsyncGenerator[inference_pb2.GenerateEvent, None]:
         return self._stream(self._inference.Generate, request, timeout)
 
     def score_events(self, request: inference_pb2.ScoreRequest,
-                     timeout: float | None = None) -> AsyncIterator[inference_pb2.ScoreEvent]:
+                     timeout: float | None = None) -> AsyncGenerator[inference_pb2.ScoreEvent, None]:
         return self._stream(self._inference.Score, request, timeout)
 
     def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
-                          timeout: float | None = None) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
+                          timeout: float | None = None) -> AsyncGenerator[chunks_pb2.PutChunkProgress, None]:
         return self._stream(self._chunks.Put, request, timeout)
 
     async def _call_once(self, method: Any, request: Any, timeout: float | None) -> Any:
@@ -153,6 +165,10 @@ class AsyncGrpcClient(AsyncClient):
             return await method(request, **_within(self._call, timeout))
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
+        except asyncio.CancelledError as error:
+            if self._closed and _is_not_cancelled(asyncio.current_task()):
+                raise Error("CANCELLED", "the client was closed") from error
+            raise
 
     async def _unary(self, method: str, request: Any, response: type[Response], timeout: float | None = None) -> Response:
         answer: Response = await self._call_once(getattr(self._chunks, method), request, timeout)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx
@@ -16,8 +20,13 @@ from google.protobuf.message import Message
 from kvblend import errors, openai_form
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
 from kvblend.errors import Error
+from kvblend.event_stream import Lines
 from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
+
+Done = TypeVar("Done")
+# Of an answer that was read whole.
+Read = tuple[httpx.Response, bytes]
 
 
 def _check_url(base_url: str) -> None:
@@ -48,9 +57,30 @@ class _Deadline:
         """What httpx is told of each wait."""
         return {} if self.timeout is None else {"timeout": self.timeout}
 
-    def check(self) -> None:
-        if self.end is not None and time.monotonic() >= self.end:
-            raise Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")
+    def left(self) -> float:
+        """Seconds; DEADLINE_EXCEEDED where there are none."""
+        left = math.inf if self.end is None else self.end - time.monotonic()
+        if left <= 0:
+            raise self._passed()
+        return left
+
+    def shorten_waits(self, answer: httpx.Response) -> None:
+        """Of an answer whose body is to be read: no wait for it takes longer than what is left now."""
+        left = self.left()
+        if self.end is not None:
+            answer.request.extensions["timeout"]["read"] = left
+
+    async def within(self, step: Awaitable[Done]) -> Done:
+        """What `step` comes to, if it does so in time."""
+        if self.end is None:
+            return await step
+        try:
+            return await asyncio.wait_for(step, max(self.end - time.monotonic(), 0))
+        except asyncio.TimeoutError as error:
+            raise self._passed() from error
+
+    def _passed(self) -> Error:
+        return Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")
 
 
 def _begin(http: httpx.Client | httpx.AsyncClient, of_client: float, of_call: float | None) -> _Deadline:
@@ -58,7 +88,7 @@ def _begin(http: httpx.Client | httpx.AsyncClient, of_client: float, of_call: fl
     if http.is_closed:
         raise errors.closed()
     deadline = _Deadline(of_client if of_call is None and of_client <= 0 else of_call)
-    deadline.check()
+    deadline.left()
     return deadline
 
 
@@ -72,16 +102,23 @@ def _request_of(method: str, request: Message) -> dict[str, Any]:
     return {"method": verb, "url": path, "json": fields}
 
 
-def _parsed(answer: httpx.Response, response: type[Response]) -> Response:
-    if answer.status_code != 200:
-        raise openai_form.error_of(answer.status_code, answer.content, answer.headers)
-    return json_format.Parse(answer.content, response(), ignore_unknown_fields=True)
+def _parsed(read: Read, response: type[Response]) -> Response:
+    answer, body = read
+    _check_status(answer, body)
+    with openai_form.reading():
+        return json_format.Parse(body, response(), ignore_unknown_fields=True)
 
 
-def _models_of(answer: httpx.Response) -> list[str]:
+def _models_of(read: Read) -> list[str]:
+    answer, body = read
+    _check_status(answer, body)
+    with openai_form.reading():
+        return [str(model["id"]) for model in json.loads(body)["data"]]
+
+
+def _check_status(answer: httpx.Response, body: bytes) -> None:
     if answer.status_code != 200:
-        raise openai_form.error_of(answer.status_code, answer.content, answer.headers)
-    return [model["id"] for model in answer.json()["data"]]
+        raise openai_form.error_of(answer.status_code, body, answer.headers)
 
 
 # A server that turns the client's certificate away says so behind the handshake, which httpx's asyncio does not make its own error.
@@ -91,6 +128,10 @@ FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ssl.SSLError)
 def _failure(error: Exception) -> Error:
     late = isinstance(error, httpx.TimeoutException)
     return Error("DEADLINE_EXCEEDED" if late else "UNAVAILABLE", str(error) or type(error).__name__)
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(pieces, None)
 
 
 class HttpClient(Client):
@@ -111,17 +152,28 @@ class HttpClient(Client):
         deadline = _begin(self._http, self._timeout, timeout)
         try:
             with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
+                deadline.shorten_waits(answer)
                 if answer.status_code != 200:
-                    raise openai_form.error_of(answer.status_code, answer.read(), answer.headers)
-                ended = False
-                for line in answer.iter_lines():
-                    deadline.check()
-                    ended = ended or openai_form.is_end(line)
-                    yield line
+                    _check_status(answer, self._body(answer, deadline))
+                lines, ended = Lines(), False
+                for piece in answer.iter_bytes():
+                    deadline.left()
+                    for line in lines.add(piece):
+                        ended = ended or openai_form.is_end(line)
+                        yield line
+                yield from lines.end()
                 if not ended:
                     raise errors.broken_off()
         except FAILURES as error:
             raise _failure(error) from error
+
+    @staticmethod
+    def _body(answer: httpx.Response, deadline: _Deadline) -> bytes:
+        pieces = []
+        for piece in answer.iter_bytes():
+            deadline.left()
+            pieces.append(piece)
+        return b"".join(pieces)
 
     def stream_events(self, request: inference_pb2.GenerateRequest,
                       timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
@@ -135,14 +187,14 @@ class HttpClient(Client):
             if progress is not None:
                 yield progress
 
-    def _ask(self, timeout: float | None, **request: Any) -> httpx.Response:
+    def _ask(self, timeout: float | None, **request: Any) -> Read:
         deadline = _begin(self._http, self._timeout, timeout)
         try:
-            answer = self._http.request(**request, **deadline.waits())
+            with self._http.stream(**request, **deadline.waits()) as answer:
+                deadline.shorten_waits(answer)
+                return answer, self._body(answer, deadline)
         except FAILURES as error:
             raise _failure(error) from error
-        deadline.check()
-        return answer
 
     def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response:
         return _parsed(self._ask(timeout, **_request_of(method, request)), response)
@@ -170,43 +222,51 @@ class AsyncHttpClient(AsyncClient):
         self._model = {"model": model} if model else {}
         self._timeout = timeout
 
-    async def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> AsyncIterator[str]:
+    async def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> AsyncGenerator[str, None]:
         deadline = _begin(self._http, self._timeout, timeout)
+        request = self._http.build_request("POST", path, json=body, **deadline.waits())
         try:
-            async with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
+            answer = await deadline.within(self._http.send(request, stream=True))
+            # httpx's own context manager would be one generator more, which an event loop that ends closes while this one does.
+            try:
                 if answer.status_code != 200:
-                    raise openai_form.error_of(answer.status_code, await answer.aread(), answer.headers)
-                ended = False
-                async for line in answer.aiter_lines():
-                    deadline.check()
-                    ended = ended or openai_form.is_end(line)
+                    _check_status(answer, await deadline.within(answer.aread()))
+                lines, ended, pieces = Lines(), False, answer.aiter_bytes()
+                while (piece := await deadline.within(_next(pieces))) is not None:
+                    for line in lines.add(piece):
+                        ended = ended or openai_form.is_end(line)
+                        yield line
+                for line in lines.end():
                     yield line
                 if not ended:
                     raise errors.broken_off()
+            finally:
+                await answer.aclose()
         except FAILURES as error:
             raise _failure(error) from error
 
     async def stream_events(self, request: inference_pb2.GenerateRequest,
-                            timeout: float | None = None) -> AsyncIterator[inference_pb2.GenerateEvent]:
-        async for line in self._lines("/v1/chat/completions", openai_form.body_of(request) | self._model, timeout):
-            for event in openai_form.events_of(line):
-                yield event
+                            timeout: float | None = None) -> AsyncGenerator[inference_pb2.GenerateEvent, None]:
+        async with aclosing(self._lines("/v1/chat/completions", openai_form.body_of(request) | self._model, timeout)) as lines:
+            async for line in lines:
+                for event in openai_form.events_of(line):
+                    yield event
 
     async def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
-                                timeout: float | None = None) -> AsyncIterator[chunks_pb2.PutChunkProgress]:
-        async for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}, timeout):
-            progress = openai_form.progress_of(line)
-            if progress is not None:
-                yield progress
+                                timeout: float | None = None) -> AsyncGenerator[chunks_pb2.PutChunkProgress, None]:
+        async with aclosing(self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}, timeout)) as lines:
+            async for line in lines:
+                progress = openai_form.progress_of(line)
+                if progress is not None:
+                    yield progress
 
-    async def _ask(self, timeout: float | None, **request: Any) -> httpx.Response:
+    async def _ask(self, timeout: float | None, **request: Any) -> Read:
         deadline = _begin(self._http, self._timeout, timeout)
         try:
-            answer = await self._http.request(**request, **deadline.waits())
+            answer = await deadline.within(self._http.request(**request, **deadline.waits()))
         except FAILURES as error:
             raise _failure(error) from error
-        deadline.check()
-        return answer
+        return answer, answer.content
 
     async def _unary(self, method: str, request: Message, response: type[Response],
                      timeout: float | None = None) -> Response:

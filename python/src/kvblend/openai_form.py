@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from google.protobuf import json_format
@@ -112,6 +113,15 @@ def is_end(line: str) -> bool:
     return line.startswith("data:") and line[len("data:"):].strip() == "[DONE]"
 
 
+@contextmanager
+def reading() -> Iterator[None]:
+    """Inside, an answer is read, which may be of another server, or a proxy's page: then it has not what is looked for."""
+    try:
+        yield
+    except (AttributeError, KeyError, TypeError, ValueError, json_format.Error) as error:
+        raise errors.unreadable(error) from error
+
+
 def data_of(line: str) -> Any:
     """The JSON of a line of an event stream; None where it carries none. Raises kvblend.Error for an event that is one."""
     if not line.startswith("data:") or is_end(line):
@@ -120,16 +130,19 @@ def data_of(line: str) -> Any:
         event = json.loads(line[len("data:"):])
     except ValueError as error:
         raise errors.broken_off() from error
-    if "error" in event:
+    if event.get("error") is not None:
         raise errors.of_event(event["error"])
     return event
 
 
 def events_of(line: str) -> list[v1.GenerateEvent]:
     """The events that a line of a chat completion's stream stands for."""
-    event = data_of(line)
-    if event is None:
-        return []
+    with reading():
+        event = data_of(line)
+        return [] if event is None else _events_in(event)
+
+
+def _events_in(event: dict[str, Any]) -> list[v1.GenerateEvent]:
     events = [v1.GenerateEvent(text=_delta(choice)) for choice in event["choices"]]
     if "kvblend" in event:
         for name in ("prompt", "finished"):
@@ -139,15 +152,16 @@ def events_of(line: str) -> list[v1.GenerateEvent]:
 
 def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
     """The progress that a line of the stream of POST /v1/chunks tells."""
-    event = data_of(line)
-    if event is None:
-        return None
-    return json_format.ParseDict(event, chunks_pb2.PutChunkProgress(), ignore_unknown_fields=True)
+    with reading():
+        event = data_of(line)
+        return None if event is None else json_format.ParseDict(event, chunks_pb2.PutChunkProgress(), ignore_unknown_fields=True)
 
 
 def error_of(status: int, body: bytes, headers: Mapping[str, str]) -> errors.Error:
     try:
         message = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
+        message = None
+    if not isinstance(message, str):  # a proxy's
         message = body.decode(errors="replace")[:1000]
     return errors.of_http_status(status, message, headers)
