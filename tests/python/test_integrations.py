@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from conftest import DOCUMENTS, QUESTION, ROOT, SYSTEM_TEXT, Server, wait_until
+from conftest import DOCUMENTS, DONE, QUESTION, ROOT, SYSTEM_TEXT, TEXT, Server, wait_until
 
 MISSING = [name for name in ("langchain_core", "langchain_openai", "llama_index.core", "haystack")
            if importlib.util.find_spec(name.split(".")[0]) is None]
@@ -225,6 +225,29 @@ def test_every_setting_reaches_the_request_and_the_client():
     stop = ["\n"]
     assert ChatKVBlend(stop=stop)._request(asked, None, [], {}).sampling.stop == stop
     assert ChatKVBlend(stop=["x"])._request(asked, stop, [], {}).sampling.stop == stop
+
+
+@pytest.mark.parametrize("stop", ["born", ["born"]])
+def test_one_stop_string_is_no_list_of_its_characters(canned, stop):
+    canned.answer = (200, {}, TEXT + DONE)
+    url = f"http://127.0.0.1:{canned.server_address[1]}"
+    for ask in (lambda: ChatKVBlend(base_url=url).bind(stop=stop).invoke(QUESTION),
+                lambda: KVBlend(base_url=url).stream_complete(QUESTION, stop=stop).send(None),
+                lambda: KVBlendGenerator(url, generation_kwargs={"stop": stop}).run(QUESTION)):
+        ask()
+        assert canned.asked["stop"] == ["born"]
+
+
+@pytest.mark.parametrize("models", [(503, {}, '{"error": {"message": "the engine is shutting down"}}'), (200, {}, '{"data": []}')])
+def test_an_answer_of_langchain_is_whole_without_the_models_name(canned, models):
+    """A server that drains ends the answer, and takes no request behind it."""
+    last = {"choices": [{"delta": {}}], "kvblend": {"prompt": {}, "finished": {"reason": "FINISH_REASON_END_OF_TEXT"}}}
+    canned.answer, canned.answer_to_get = (200, {}, f"{TEXT}data: {json.dumps(last)}\n\n{DONE}"), models
+    url = f"http://127.0.0.1:{canned.server_address[1]}"
+    for name, told in (("", "kvblend"), ("small", "small")):
+        model = ChatKVBlend(base_url=url, model=name)
+        for answer in (model.invoke(QUESTION), asyncio.run(model.ainvoke(QUESTION))):
+            assert answer.content == "Skarn" and answer.response_metadata["model_name"] == told
 
 
 def test_the_example_of_a_plain_chain(tmp_path):

@@ -72,14 +72,17 @@ class Settings:
         return replace(self, **changes)
 
     def request(self, messages: Sequence[Message], documents: Iterable[Document] = (),
-                stop: Sequence[str] | None = None) -> v1.GenerateRequest:
+                stop: Sequence[str] | str | None = None) -> v1.GenerateRequest:
         """As the HTTP API reads messages: system messages at the beginning are the system text; of the last message, which
-        must be the user's, the last part is the question, and those before it are chunks behind the documents."""
+        must be the user's, the last part is the question, and those before it are chunks behind the documents. stop: one or
+        more; the frameworks hand on what OpenAI's API takes."""
         begin = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
         turns = messages[begin:]
         if not turns or turns[-1].role != "user" or not turns[-1].parts:
             raise ValueError("the last message must be the user's, with a text")
         *chunks, question = turns[-1].parts
+        if isinstance(stop, str):  # else every character would be one
+            stop = [stop]
         return make_request(
             question, [*documents, *chunks], system_text="\n\n".join("".join(message.parts) for message in messages[:begin]),
             lead_in=self.lead_in, history=[_turn(turn) for turn in turns[:-1]], namespace=self.namespace,

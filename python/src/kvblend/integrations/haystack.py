@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import aclosing
 from typing import Any
 
 from haystack import Document, component, default_from_dict, default_to_dict
@@ -122,8 +123,8 @@ class KVBlendGenerator:
         callback = select_streaming_callback(self.streaming_callback, streaming_callback, requires_async=True)
         settings, request = self._request(messages, documents, generation_kwargs)
         answer = Answer()
-        async with settings.async_client() as client:
-            async for event in client.stream_events(request):
+        async with settings.async_client() as client, aclosing(client.stream_events(request)) as events:
+            async for event in events:
                 chunk = self._chunk_of(event, answer)
                 if chunk and callback:
                     called = callback(chunk)

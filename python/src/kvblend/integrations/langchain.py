@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import fields
 from typing import Any
 
@@ -21,11 +22,15 @@ from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
 from pydantic import Field, PrivateAttr, SecretStr
 
+from kvblend.errors import Error
 from kvblend.http_client import HttpClient
 from kvblend.integrations.conversation import CONNECTION, Message, Settings, cached_tokens, document_of, metadata_of
 from kvblend.prompts import Answer
 from kvblend.v1 import inference_pb2 as v1
 
+# The model's name is asked for behind an answer, which is whole without it: a server that drains ends the one and refuses the
+# other.
+_NO_MODEL = (Error, IndexError)
 _ROLES = {"system": "system", "human": "user", "ai": "assistant"}
 
 
@@ -106,7 +111,8 @@ class ChatKVBlend(BaseChatModel):
         usage = answer.finished.usage
         return ChatGenerationChunk(message=AIMessageChunk(
             content="", chunk_position="last",
-            response_metadata={"model_provider": "kvblend", "model_name": self._served} | metadata_of(answer),
+            response_metadata={"model_provider": "kvblend",
+                               "model_name": self._served or self.model or "kvblend"} | metadata_of(answer),
             usage_metadata=UsageMetadata(
                 input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
@@ -120,7 +126,8 @@ class ChatKVBlend(BaseChatModel):
         answer = Answer()
         for event in self._client.stream_events(self._request(messages, stop, documents, kwargs)):
             if event.HasField("finished") and not self._served:
-                self._served = self._client.models()[0]
+                with suppress(*_NO_MODEL):
+                    self._served = self._client.models()[0]
             if chunk := self._chunk_of(event, answer):
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -130,10 +137,12 @@ class ChatKVBlend(BaseChatModel):
                        run_manager: AsyncCallbackManagerForLLMRun | None = None, *, documents: Sequence[Document] = (),
                        **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         answer = Answer()
-        async with self._settings().async_client() as client:
-            async for event in client.stream_events(self._request(messages, stop, documents, kwargs)):
+        request = self._request(messages, stop, documents, kwargs)
+        async with self._settings().async_client() as client, aclosing(client.stream_events(request)) as events:
+            async for event in events:
                 if event.HasField("finished") and not self._served:
-                    self._served = (await client.models())[0]
+                    with suppress(*_NO_MODEL):
+                        self._served = (await client.models())[0]
                 if chunk := self._chunk_of(event, answer):
                     if run_manager:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)

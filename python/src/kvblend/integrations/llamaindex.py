@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import fields
 from typing import Any
 
@@ -74,7 +75,7 @@ class KVBlend(CustomLLM):
     def _settings(self) -> Settings:
         return Settings(**{setting.name: getattr(self, setting.name) for setting in fields(Settings)})
 
-    def _request(self, messages: Sequence[ChatMessage], chunks: Iterable[str], stop: Sequence[str] | None,
+    def _request(self, messages: Sequence[ChatMessage], chunks: Iterable[str], stop: Sequence[str] | str | None,
                  options: dict[str, Any]) -> v1.GenerateRequest:
         return self._settings().replaced(options).request([_message(message) for message in messages],
                                                           [Document(text) for text in chunks], stop)
@@ -96,26 +97,26 @@ class KVBlend(CustomLLM):
 
     async def _astream(self, request: v1.GenerateRequest) -> AsyncGenerator[ChatResponse, None]:
         answer = Answer()
-        async with self._settings().async_client() as client:
-            async for event in client.stream_events(request):
+        async with self._settings().async_client() as client, aclosing(client.stream_events(request)) as events:
+            async for event in events:
                 answer.add(event)
                 if event.text.text or event.HasField("finished"):
                     yield self._response(answer, event.text.text)
 
     @llm_chat_callback()
-    def chat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | None = None,
+    def chat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | str | None = None,
              **kwargs: Any) -> ChatResponse:
         *_, last = self._stream(self._request(messages, chunks, stop, kwargs))
         last.delta = None
         return last
 
     @llm_chat_callback()
-    def stream_chat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | None = None,
+    def stream_chat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | str | None = None,
                     **kwargs: Any) -> ChatResponseGen:
         return self._stream(self._request(messages, chunks, stop, kwargs))
 
     @llm_chat_callback()
-    async def achat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | None = None,
+    async def achat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (), stop: Sequence[str] | str | None = None,
                     **kwargs: Any) -> ChatResponse:
         responses = [response async for response in self._astream(self._request(messages, chunks, stop, kwargs))]
         responses[-1].delta = None
@@ -123,7 +124,7 @@ class KVBlend(CustomLLM):
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], *, chunks: Iterable[str] = (),
-                           stop: Sequence[str] | None = None, **kwargs: Any) -> ChatResponseAsyncGen:
+                           stop: Sequence[str] | str | None = None, **kwargs: Any) -> ChatResponseAsyncGen:
         return self._astream(self._request(messages, chunks, stop, kwargs))
 
     @staticmethod
