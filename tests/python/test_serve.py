@@ -118,6 +118,28 @@ def test_the_model_is_where_the_server_would_look_for_it(tmp_path, flag, in_file
     assert done.returncode != 0 and f"cannot open model file {served}" in done.stderr, done.stderr
 
 
+def test_settings_are_where_the_server_would_look_for_them(tmp_path, monkeypatch):
+    """Flag, file, variable: else readiness is looked for where nobody answers, and a server that answers is ended for it."""
+    settings = tmp_path / "server.conf"
+    settings.write_text("# http-address=127.0.0.9:9\nhttp-address = \"127.0.0.2:1\"  # operators\ntls-certificate='a b.pem'\n"
+                        "grpc-address=127.0.0.3:3\n")
+    monkeypatch.setenv("KVBLEND_HTTP_ADDRESS", "127.0.0.4:4")
+    monkeypatch.setenv("KVBLEND_API_ADDRESS", "127.0.0.5:5")
+    flags = ["--config", str(settings), "--grpc-address=127.0.0.6:6"]
+    found = {name: serve.value_of(flags, name, "none") for name in ("http-address", "tls-certificate", "grpc-address", "api-address")}
+    assert found == {"http-address": "127.0.0.2:1", "tls-certificate": "a b.pem", "grpc-address": "127.0.0.6:6",
+                     "api-address": "127.0.0.5:5"}
+    for config in (tmp_path / "none", tmp_path, "/dev/null"):
+        assert serve.value_of(["--config", str(config)], "http-address", "none") == "127.0.0.4:4"
+
+
+def test_readiness_is_asked_without_a_proxy(server):
+    """Of a proxy of the environment, 127.0.0.1 would be another machine."""
+    code = f"from kvblend import serve; assert serve._is_ready('127.0.0.1', '{server.ports['http']}')"
+    variables = {name: "http://127.0.0.1:1" for name in ("http_proxy", "HTTP_PROXY", "all_proxy")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=ENVIRONMENT | variables | {"no_proxy": "", "NO_PROXY": ""})
+
+
 def test_without_a_word_the_default_model_is_served(monkeypatch):
     monkeypatch.delenv("KVBLEND_MODEL", raising=False)
     monkeypatch.delenv("KVBLEND_CONFIG", raising=False)

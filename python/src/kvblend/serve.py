@@ -59,17 +59,20 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
     return parser.parse_known_args(arguments)
 
 
-def names_model(config: str) -> bool:
-    """Whether the file of --config says which model to serve. One that cannot be read is for the server to complain of."""
+def settings_in(config: str) -> dict[str, str]:
+    """The settings in the file of --config. One that cannot be read is for the server to complain of, and what comes through a
+    pipe is for the server alone."""
     try:
-        return re.search(r"^\s*model\s*=", Path(config).read_text(encoding="utf-8"), re.MULTILINE) is not None
+        text = Path(config).read_text(encoding="utf-8") if Path(config).is_file() else ""
     except (OSError, ValueError):
-        return False
+        return {}
+    found = re.findall(r"^[ \t]*(?:--)?([a-z][a-z-]*)[ \t]*=[ \t]*(\"[^\"\n]*\"|'[^'\n]*'|[^#\n]*)", text, re.MULTILINE)
+    return {name: value.strip().strip("\"'") for name, value in found}
 
 
 def model_of(options: argparse.Namespace, flags: list[str]) -> str | None:
     """What to serve, by the server's order of flag, file and variable; None where it stands in the file, which the server reads."""
-    if options.model is None and names_model(value_of(flags, "config", "")):
+    if options.model is None and "model" in settings_in(value_of(flags, "config", "")):
         return None
     return options.model or os.environ.get("KVBLEND_MODEL") or DEFAULT_MODEL
 
@@ -115,18 +118,20 @@ def _find_key(folder: Path) -> tuple[str, Path]:
 
 
 def is_set(flags: list[str], name: str) -> bool:
-    """A setting of kvblend-server, by its flag or its environment variable; a switch that is off is not."""
+    """Whether a setting of kvblend-server is given; a switch that is off is not."""
     value = "true" if f"--{name}" in flags else value_of(flags, name, "")
     return value != "" and not (name in SWITCHES and value.lower() in OFF)
 
 
 def value_of(flags: list[str], name: str, default: str) -> str:
-    """The value of a flag of kvblend-server, which may also be set by its environment variable."""
+    """The value of a setting of kvblend-server: of its flag, else of its line in the file of --config, else of its variable."""
     for index, flag in enumerate(flags):
         if flag == f"--{name}" and index + 1 < len(flags):
             return flags[index + 1]
         if flag.startswith(f"--{name}="):
             return flag.split("=", 1)[1]
+    if name != "config" and (value := settings_in(value_of(flags, "config", "")).get(name)):
+        return value
     return os.environ.get(f"KVBLEND_{name.upper().replace('-', '_')}") or default
 
 
@@ -134,9 +139,13 @@ def _ports(path: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in path.read_text(encoding="utf-8").split()) if path.exists() else {}
 
 
+# A proxy of the environment has no way to this machine's loopback.
+_DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
 def _is_ready(host: str, port: str) -> bool:
     try:
-        with urllib.request.urlopen(f"http://{host}:{port}/readyz", timeout=5) as answer:
+        with _DIRECTLY.open(f"http://{host}:{port}/readyz", timeout=5) as answer:
             return bool(answer.status == 200)
     except OSError:  # 503 while it starts is one too
         return False
