@@ -2,15 +2,17 @@
 
 import asyncio
 import math
+import subprocess
 import sys
 
 import pytest
 
 import kvblend
 from kvblend.integrations.conversation import Message, Settings
+from kvblend.programs import path_of
 from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 
-from conftest import DOCUMENTS, QUESTION, SYSTEM_TEXT, Server, wait_until
+from conftest import DOCUMENTS, ENVIRONMENT, QUESTION, SYSTEM_TEXT, Server, wait_until
 
 SAMPLING = kvblend.SamplingOptions(max_tokens=16, top_logprobs=1)
 # A prompt's first answer stores its system text, in 8 bits; later ones read it from there, and may come out otherwise.
@@ -115,6 +117,24 @@ def test_seed_0_of_a_setting_is_a_seed(server):
     assert {answer.text for answer in answers[0]} == {told["choices"][0]["message"]["content"]}
     assert {answer.finished.seed for answer in answers[-5]} == {(1 << 64) - 5}
     assert len({answer.finished.seed for answer in answers[None]}) == 2
+
+
+def test_a_key_may_have_been_read_with_the_end_of_its_line(tmp_path):
+    key, line = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", "one"], capture_output=True, text=True, check=True,
+                               env=ENVIRONMENT).stdout.splitlines()
+    (tmp_path / "keys").write_text(f"{line}\n")
+    server = Server(tmp_path, "--api-keys", tmp_path / "keys")
+    (tmp_path / "key").write_text(f"{key}\r\n")
+
+    async def ask(make, address):
+        async with make(address, api_key=(tmp_path / "key").read_text()) as client:
+            return (await client.info()).version
+
+    for blocking, asynchronous, address in ((kvblend.HttpClient, kvblend.AsyncHttpClient, server.url),
+                                            (kvblend.GrpcClient, kvblend.AsyncGrpcClient, server.target)):
+        with blocking(address, api_key=(tmp_path / "key").read_text()) as client:
+            assert client.info().version == asyncio.run(ask(asynchronous, address))
+    assert server.stop() == 0
 
 
 def test_info_is_what_grpc_tells(client, server):

@@ -121,6 +121,21 @@ def test_a_url_that_is_none_is_refused(make, url):
     assert caught.value.code == "INVALID_ARGUMENT" and f"base_url is '{url}'" in caught.value.message
 
 
+MAKERS = {"http": kvblend.HttpClient, "async http": kvblend.AsyncHttpClient, "grpc": kvblend.GrpcClient,
+          "async grpc": kvblend.AsyncGrpcClient}
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_key_that_is_none_is_refused_and_not_told(make):
+    async def refused(key):
+        with pytest.raises(kvblend.Error) as caught:
+            make(api_key=key)
+        return str(caught.value)
+    for key in ("SEC\nRET", "SEC\0RET", "SECR\u00c9T"):
+        assert asyncio.run(refused(key)) == ("INVALID_ARGUMENT: api_key has a character that no key has; "
+                                             "allowed: printable ones of ASCII")
+
+
 @pytest.mark.parametrize("kind", ["http", "async http", "grpc", "async grpc"])
 def test_a_closed_client_and_one_without_time(kind):
     """Whatever the library below makes of it."""

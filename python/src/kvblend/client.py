@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from kvblend.errors import Error
 from kvblend.prompts import Answer, Document, enum_of, make_request, refuse_single, texts_of
 from kvblend.v1 import chunks_pb2 as chunks_v1
 from kvblend.v1 import inference_pb2 as v1
@@ -28,6 +29,15 @@ def timeout_of(seconds: float | None) -> float | None:
     if math.isnan(seconds):
         raise ValueError("timeout is nan; allowed: a number of seconds")
     return min(seconds, MAX_TIMEOUT_SECONDS)
+
+
+def authorization_of(api_key: str | None) -> str | None:
+    """The value of that header or metadata; None without a key. A key may have been read with the end of its line; what is wrong
+    with one is told without it, since errors are logged."""
+    key = (api_key or "").strip()
+    if not key.isascii() or not (key == "" or key.isprintable()):
+        raise Error("INVALID_ARGUMENT", "api_key has a character that no key has; allowed: printable ones of ASCII")
+    return f"Bearer {key}" if key else None
 
 
 def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead_in: str = "", namespace: str = "",

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 
 from kvblend import errors
-from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, authorization_of, timeout_of
 from kvblend.errors import Error
 from kvblend.prompts import enum_of
 from kvblend.tls import Certificates
@@ -22,7 +22,8 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 
 def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {api_key}"),) if api_key else ()
+    authorization = authorization_of(api_key)
+    return (("authorization", authorization),) if authorization else ()
 
 
 def _credentials(tls: bool, certificates: Certificates) -> grpc.ChannelCredentials | None:

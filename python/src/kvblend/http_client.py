@@ -18,7 +18,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from kvblend import errors, openai_form
-from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, timeout_of
+from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, authorization_of, timeout_of
 from kvblend.errors import Error
 from kvblend.event_stream import Lines
 from kvblend.tls import Certificates
@@ -40,7 +40,8 @@ def _check_url(base_url: str) -> None:
 
 def _options(base_url: str, api_key: str | None, timeout: float, certificates: Certificates) -> dict[str, Any]:
     _check_url(base_url)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    authorization = authorization_of(api_key)
+    headers = {"Authorization": authorization} if authorization else {}
     # Those who know OpenAI's clients give the URL with /v1.
     return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout_of(timeout),
             "verify": certificates.for_http(base_url)}
