@@ -15,6 +15,19 @@ namespace {
 // The system would keep megabytes for each client that does not read. Enough for some MB/s around the world.
 constexpr int kSendBufferBytes = 128 << 10;
 
+// The same words as gRPC's, so that a client has one place in the queue over both protocols: an IPv4 address
+// at a socket that listens for both kinds is one, and brackets and '%' are encoded.
+std::string HostOf(const asio::ip::address& address) {
+  if (address.is_v4()) return absl::StrCat("ipv4:", address.to_string());
+  asio::ip::address_v6 v6 = address.to_v6();
+  if (v6.is_v4_mapped()) {
+    return absl::StrCat("ipv4:", asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string());
+  }
+  const auto scope = v6.scope_id();
+  v6.scope_id(0);
+  return absl::StrCat("ipv6:%5B", v6.to_string(), scope == 0 ? "" : absl::StrCat("%25", scope), "%5D");
+}
+
 }  // namespace
 
 Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, TlsContext tls)
@@ -25,9 +38,7 @@ Connection::Connection(std::shared_ptr<ServerCore> core, tcp::socket socket, Tls
   AsioError error;
   const auto endpoint = stream_.socket().remote_endpoint(error);
   if (!error) {
-    const auto address = endpoint.address();
-    peer_host_ = address.is_v6() ? absl::StrCat("ipv6:[", address.to_string(), "]")
-                                 : absl::StrCat("ipv4:", address.to_string());
+    peer_host_ = HostOf(endpoint.address());
     peer_ = absl::StrCat(peer_host_, ":", endpoint.port());
   }
   stream_.socket().set_option(tcp::no_delay(true), error);

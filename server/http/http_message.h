@@ -23,7 +23,7 @@ struct HttpRequest {
   std::string body;
   std::map<std::string, std::string> path_values;  // what stood in place of a pattern's "{name}"
   std::string peer;                                // "ipv4:10.0.0.7:51234", as gRPC writes it
-  std::string peer_host;                           // "ipv4:10.0.0.7"
+  std::string peer_host;                           // "ipv4:10.0.0.7", "ipv6:%5B::1%5D"
 
   /// The first header of that name (in lower case), or null.
   const std::string* FindHeader(std::string_view name) const;

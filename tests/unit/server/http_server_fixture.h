@@ -25,12 +25,22 @@ namespace kvblend::server {
 /// A connection whose bytes the test writes itself.
 class RawClient {
  public:
-  explicit RawClient(int port, int receive_buffer = 0) : socket_(socket(AF_INET, SOCK_STREAM, 0)) {
+  /// `v6`: to ::1 instead of 127.0.0.1.
+  explicit RawClient(int port, int receive_buffer = 0, bool v6 = false)
+      : socket_(socket(v6 ? AF_INET6 : AF_INET, SOCK_STREAM, 0)) {
     if (receive_buffer > 0) {
       setsockopt(socket_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof(receive_buffer));
     }
     timeval patience{.tv_sec = 60, .tv_usec = 0};
     setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+    if (v6) {
+      sockaddr_in6 address{};
+      address.sin6_family = AF_INET6;
+      address.sin6_port = htons(static_cast<uint16_t>(port));
+      address.sin6_addr = in6addr_loopback;
+      connected_ = connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+      return;
+    }
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
@@ -112,6 +122,10 @@ class HttpServerTest : public ::testing::Test {
                [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
                  responder->Send({.body = absl::StrCat(request.path_values.at("id"), "?", request.query),
                                   .headers = {{"X-Odd", "a\r\nb"}}});
+               });
+    router.Add("GET", "/peer",
+               [](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                 responder->Send({.body = absl::StrCat(request.peer_host, " ", request.peer), .headers = {}});
                });
     router.Add("GET", "/stream", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
       responder->Begin({.body = "one ", .headers = {}});

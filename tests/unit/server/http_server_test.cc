@@ -33,6 +33,23 @@ TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
   EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
 }
 
+TEST_F(HttpServerTest, PeersHaveTheNamesThatGrpcGivesThem) {
+  const auto peer_of = [this](bool v6) {
+    RawClient client(server_->port(), /*receive_buffer=*/0, v6);
+    client.Send(Get("/peer"));
+    return client.ReadToEnd();
+  };
+  Start();
+  EXPECT_THAT(peer_of(false), HasSubstr("\r\n\r\nipv4:127.0.0.1 ipv4:127.0.0.1:"));
+  server_ = nullptr;
+  options_.address = {"::1", 0};
+  if (!HttpServer::Start(options_, Router(), ErrorPageForTests).ok()) GTEST_SKIP() << "there is no IPv6";
+  options_.address = {"::", 0};
+  Start();
+  EXPECT_THAT(peer_of(false), HasSubstr("\r\n\r\nipv4:127.0.0.1 ipv4:127.0.0.1:"));
+  EXPECT_THAT(peer_of(true), HasSubstr("\r\n\r\nipv6:%5B::1%5D ipv6:%5B::1%5D:"));
+}
+
 TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
   Start();
   EXPECT_THAT(
