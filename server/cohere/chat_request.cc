@@ -31,7 +31,10 @@ absl::StatusOr<std::string> TextOf(const Json& data, const std::string& path) {
                       absl::StrCat(path, " is no document; allowed: a string, or an object of strings"));
   }
   std::string title, others, text;
+  bool has_values = false;
   for (const auto& [name, value] : data.items()) {
+    if (value.is_null()) continue;  // is as good as absent, as everywhere
+    has_values = true;
     if (!value.is_string() && !value.is_number() && !value.is_boolean()) {
       constexpr char kAllowed[] = " is no value; allowed: a string, a number or a boolean";
       const std::string shown = absl::StrCat(path, ".", name.substr(0, kShownNameBytes));
@@ -46,6 +49,10 @@ absl::StatusOr<std::string> TextOf(const Json& data, const std::string& path) {
     } else {
       absl::StrAppend(&others, others.empty() ? "" : "\n", name, ": ", content);
     }
+  }
+  if (!has_values) {
+    return FieldError(path,
+                      absl::StrCat(path, " has only members that are null; allowed: one or more others"));
   }
   if (!others.empty() && !text.empty()) others += "\n";
   return openai::DocumentText(title, others + text);

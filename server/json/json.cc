@@ -11,6 +11,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/json_events.h"
 
 namespace kvblend::server {
@@ -111,6 +112,12 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) try {
 }
 
 std::string ToText(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string OnOneLine(std::string_view json) {
+  return absl::StrReplaceAll(
+      absl::string_view(json.data(), json.size()),
+      {{"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}});
+}
 
 absl::Status FieldError(const std::string& param, const std::string& message) {
   absl::Status status = absl::InvalidArgumentError(message);

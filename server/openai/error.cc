@@ -54,6 +54,11 @@ std::string LeadingField(absl::string_view message) {
   return "";
 }
 
+// Whether the engine says that a prompt has more tokens than the context.
+bool IsTooLong(absl::string_view message) {
+  return absl::StartsWith(message, "the prompt has ") && absl::StrContains(message, " tokens; allowed: ");
+}
+
 std::string TypeOf(int http_status) {
   if (http_status == 401) return "authentication_error";
   if (http_status == 403) return "permission_error";
@@ -70,6 +75,8 @@ Error ErrorOf(const absl::Status& status) {
   const auto code = status.GetPayload(kCodePayload);
   if (code.has_value()) error.code = std::string(*code);
   if (absl::IsResourceExhausted(status)) error.code = "rate_limit_exceeded";
+  // OpenAI's code, by which clients tell that less of a conversation would do.
+  if (absl::IsInvalidArgument(status) && IsTooLong(status.message())) error.code = "context_length_exceeded";
   return error;
 }
 

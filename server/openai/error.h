@@ -12,7 +12,7 @@ struct Error {
   std::string message;
   std::string type;   // "invalid_request_error"
   std::string param;  // the field; empty: none
-  std::string code;   // "model_not_found"; empty: none
+  std::string code;   // "model_not_found", "context_length_exceeded", "rate_limit_exceeded"; empty: none
 };
 
 /// The error that stands for a call's status, which is not OK. A cancelled call gives 499, the code that

@@ -50,7 +50,9 @@ int64_t CachedTokens(const v1::PromptReport& report) {
   return int64_t{report.kept_tokens()} + report.exact_tokens() + report.reused_tokens();
 }
 
-std::string ServerSentEvent(const std::string& data) { return absl::StrCat("data: ", data, "\n\n"); }
+std::string ServerSentEvent(const std::string& data) {
+  return absl::StrCat("data: ", OnOneLine(data), "\n\n");
+}
 
 GenerationAnswer::GenerationAnswer(AnswerForm form, AnswerHead head) : form_(form), head_(std::move(head)) {
   if (form_.logprobs && form_.chat) logprobs_ = {{"content", Json::array()}, {"refusal", nullptr}};

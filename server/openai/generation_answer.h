@@ -60,7 +60,7 @@ class GenerationAnswer {
   Json logprobs_;     // without a stream
 };
 
-/// One event of a stream.
+/// One event of a stream, with a JSON as its data.
 std::string ServerSentEvent(const std::string& data);
 /// What ends a stream.
 inline constexpr char kStreamEnd[] = "data: [DONE]\n\n";

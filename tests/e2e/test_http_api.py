@@ -54,6 +54,13 @@ def test_models(client, model):
     assert error.value.code == "model_not_found"
 
 
+def test_clients_tell_a_prompt_that_is_too_long(client, model):
+    """As LangChain's, which shorten conversations then."""
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "word " * 10000}])
+    assert error.value.code == "context_length_exceeded"
+
+
 def test_info_is_what_grpc_tells(v1, server):
     server.wait_until_idle()
     told = json_format.ParseDict(call(server, "/v1/info")[1], v1.GetInfoResponse())

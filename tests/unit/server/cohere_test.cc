@@ -239,6 +239,19 @@ TEST(CohereRequestTest, DocumentsBecomeChunksAndSources) {
   EXPECT_TRUE(chat->citations);
 }
 
+TEST(CohereRequestTest, MembersOfADocumentThatAreNullAreAbsent) {
+  const auto with = [](const std::string& data) {
+    return ParseChatRequest(absl::StrCat(
+        R"({"messages": [{"role": "user", "content": "Where?"}], "documents": [{"data": )", data, "}]}"));
+  };
+  const auto chat = with(R"({"title": null, "text": "A city.", "year": null, "author": "x"})");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_THAT(chat->request.prompt().chunks(), ElementsAre("author: x\nA city.\n\n"));
+  EXPECT_THAT(std::string(with(R"({"text": null})").status().message()),
+              HasSubstr("documents[0].data has only members that are null; allowed: one or more others"));
+  EXPECT_TRUE(with(R"({"text": ""})").ok());
+}
+
 TEST(CohereRequestTest, PrioritiesBehindTheHighestAreLow) {
   const auto priority = [](const std::string& members) {
     const auto chat = ParseChatRequest(
@@ -337,6 +350,16 @@ TEST(CohereAnswerTest, CitationsCountCharacters) {
                                    "content-end", "citation-start", "citation-end", "message-end"));
     EXPECT_THAT(answer.Failed(absl::InternalError("lost")), HasSubstr("\"error\":\"lost\""));
   }
+}
+
+TEST(CohereAnswerTest, EventsAreOneLineForAllReaders) {
+  const std::string text = "in the village\u2028of\u2029Skarn\u0085";
+  ChatRequest request;
+  request.stream = true;
+  ChatAnswer answer("chat-1", request);
+  const std::string event = answer.Add(TextEvent(text));
+  EXPECT_THAT(event, HasSubstr(R"(in the village\u2028of\u2029Skarn\u0085)"));
+  EXPECT_EQ(Json::parse(event.substr(event.find('{')))["delta"]["message"]["content"]["text"], text);
 }
 
 TEST(CohereAnswerTest, DocumentsAreLookedIntoWhenTheAnswerIsThere) {

@@ -141,6 +141,18 @@ TEST(GenerationAnswerTest, AChatAsAStream) {
   EXPECT_EQ(objects[4]["usage"]["prompt_tokens_details"]["cached_tokens"], 12);
 }
 
+TEST(GenerationAnswerTest, EventsAreOneLineForAllReaders) {
+  // Such as those that cut a text at whatever Unicode takes for the end of a line.
+  const std::string text = "a\u2028b\u2029c\u0085d\u00a0\u2027\u202a\n";
+  GenerationAnswer answer({.chat = true, .stream = true}, kHead);
+  v1::GenerateEvent event;
+  event.mutable_text()->set_text(text);
+  const std::string sent = answer.Add(event);
+  EXPECT_THAT(sent, ::testing::HasSubstr("a\\u2028b\\u2029c\\u0085d\u00a0\u2027\u202a\\n"));
+  EXPECT_EQ(Json::parse(absl::StripPrefix(sent, "data: "))["choices"][0]["delta"]["content"], text);
+  EXPECT_THAT(ServerSentEvent("{\"label\":\"\u2028\"}"), ::testing::HasSubstr("\\u2028"));
+}
+
 TEST(GenerationAnswerTest, ATextCompletionAsAStream) {
   const std::vector<Json> objects = Stream({.chat = false, .stream = true, .logprobs = true});
   ASSERT_EQ(objects.size(), 3);

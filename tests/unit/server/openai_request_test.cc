@@ -364,6 +364,9 @@ TEST(ErrorTest, StatusesAreOpenAIs) {
   EXPECT_EQ(ErrorOf(ModelNotFound("a", "b")).http_status, 404);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).http_status, 429);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).code, "rate_limit_exceeded");
+  const absl::Status too_long = absl::InvalidArgumentError("the prompt has 9 tokens; allowed: up to 8");
+  EXPECT_EQ(ErrorOf(too_long).code, "context_length_exceeded");
+  EXPECT_EQ(ErrorOf(absl::InvalidArgumentError("the prompt has no question")).code, "");
   EXPECT_EQ(ErrorOf(absl::UnavailableError("starting")).http_status, 503);
   EXPECT_EQ(ErrorOf(absl::CancelledError("gone")).http_status, 499);
   EXPECT_EQ(ErrorOf(absl::DeadlineExceededError("late")).http_status, 504);
