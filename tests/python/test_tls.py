@@ -1,6 +1,7 @@
 """The four clients and a framework's model against a server that wants certificates of its clients."""
 
 import asyncio
+import ssl
 import subprocess
 
 import pytest
@@ -117,3 +118,18 @@ def test_what_does_not_fit_is_refused_at_once(files, make, url):
 def test_certificates_are_of_no_use_without_tls(files):
     with pytest.raises(ValueError, match="base_url is 'http://127.0.0.1:1'; allowed with certificates: one that begins with https://"):
         kvblend.HttpClient("http://127.0.0.1:1", **arguments_of(files, "client"))
+
+
+def test_well_known_authorities_are_read_once(monkeypatch):
+    """Integrations make a client for each request, and reading them takes tens of milliseconds."""
+    read = []
+    load = ssl.SSLContext.load_verify_locations
+
+    def counted(self, *arguments, **named):
+        read.append(arguments or named)
+        load(self, *arguments, **named)
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", counted)
+    for url in ("http://127.0.0.1:1", "https://127.0.0.1:1"):
+        kvblend.HttpClient(url).close()
+        asyncio.run(kvblend.AsyncHttpClient(url).close())
+    assert len(read) <= 1

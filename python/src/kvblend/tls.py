@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import httpx
+
+
+@functools.cache
+def _well_known() -> ssl.SSLContext:
+    """Made once: reading the authorities takes some 40 ms, and integrations make a client for each request, on the event loop."""
+    return httpx.create_ssl_context()
 
 
 @dataclass(frozen=True)
@@ -33,10 +40,10 @@ class Certificates:
         roots, chain, key = (Path(path).read_bytes() if path else None for path in (self.authorities, self.certificate, self.key))
         return grpc.ssl_channel_credentials(roots, key, chain)
 
-    def for_http(self, base_url: str) -> ssl.SSLContext | bool:
+    def for_http(self, base_url: str) -> ssl.SSLContext:
         """What httpx calls `verify`."""
         if not self.given():
-            return True
+            return _well_known()
         if not base_url.lower().startswith("https://"):
             raise ValueError(f"base_url is '{base_url}'; allowed with certificates: one that begins with https://")
         context = (ssl.create_default_context(cafile=self.authorities) if self.authorities is not None
