@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "spdlog/spdlog.h"
@@ -12,6 +13,9 @@ namespace {
 
 constexpr absl::Duration kRefreshInterval =
     absl::Seconds(60);  // of the map of slots, when nothing asks for it
+constexpr absl::Duration kErrorLogInterval = absl::Minutes(10);  // of errors of one kind
+constexpr size_t kMaxErrorKinds = 32;
+constexpr size_t kMaxLoggedErrorBytes = 200;
 
 }  // namespace
 
@@ -160,12 +164,32 @@ void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Repl
       }
     } else {
       Count(&ClusterCounters::error_replies);
+      LogErrorReply(reply->text, from);
       if (reply->is_error("CLUSTERDOWN") || reply->is_error("MOVED") || reply->is_error("READONLY")) {
         WantRefresh();
       }
     }
   }
   command->done(std::move(reply));
+}
+
+void ClusterClient::LogErrorReply(const std::string& text, const Endpoint& from) {
+  const absl::Time now = options_.node.now();
+  {
+    absl::MutexLock lock(&counters_mutex_);
+    const std::string kind = text.substr(0, std::min(text.find(' '), kMaxLoggedErrorBytes));
+    const auto last = last_logged_errors_.find(kind);
+    if (last == last_logged_errors_.end() && last_logged_errors_.size() >= kMaxErrorKinds) return;
+    // Below zero: the clock was set back.
+    if (last != last_logged_errors_.end() && now >= last->second && now - last->second < kErrorLogInterval) {
+      return;
+    }
+    last_logged_errors_.insert_or_assign(kind, now);
+  }
+  std::string shown = text.substr(0, kMaxLoggedErrorBytes);
+  std::replace_if(shown.begin(), shown.end(), absl::ascii_iscntrl, '?');
+  spdlog::warn("chunk store in Redis: node {} refuses commands; going on without what they are for: {}",
+               from.ToString(), shown);
 }
 
 // --- what is known of the cluster

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -107,6 +108,9 @@ class ClusterClient final : private NodeObserver {
   uint64_t NewPeriod() override { return next_period_.fetch_add(1, std::memory_order_relaxed); }
 
   void Count(int64_t ClusterCounters::*counter);
+  /// Says it to operators, who have perhaps given us too few rights, or Redis too little memory. Errors of
+  /// one kind, which is the first word, are said now and then.
+  void LogErrorReply(const std::string& text, const Endpoint& from);
   std::shared_ptr<RedisNode> NodeOf(int32_t slot) const;
   std::shared_ptr<RedisNode> NodeAt(const Endpoint& endpoint) const;
   void RunRefresh();
@@ -130,6 +134,7 @@ class ClusterClient final : private NodeObserver {
 
   mutable absl::Mutex counters_mutex_;
   ClusterCounters counters_ ABSL_GUARDED_BY(counters_mutex_);  // breaker_opens is counted by the nodes
+  std::map<std::string, absl::Time> last_logged_errors_ ABSL_GUARDED_BY(counters_mutex_);  // by kind
   std::atomic<uint64_t> next_id_{1};
   std::atomic<uint64_t> next_period_{1};
 

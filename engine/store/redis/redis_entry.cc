@@ -10,6 +10,7 @@ namespace kvblend::store::redis {
 namespace {
 
 constexpr size_t kRepliesPerHeader = 4;
+constexpr int64_t kUsualHeaderBytes = int64_t{8} << 10;  // of up to 157 layers
 
 absl::Status ErrorOf(const absl::StatusOr<Reply>& reply) {
   if (!reply.ok()) return reply.status();
@@ -49,6 +50,12 @@ absl::StatusOr<EntryHeader> DecodeWithSections(const ChunkKey& key, const absl::
   return header;
 }
 
+std::unique_ptr<Command> GetHeader(Lane lane, const ChunkKey& key) {
+  auto command = MakeCommand(lane, {"GET", EntryKeys(key).Header()}, kMaxHeaderBytes);
+  command->usual_reply_bytes = kUsualHeaderBytes;
+  return command;
+}
+
 }  // namespace
 
 std::vector<FoundHeader> ReadHeaders(ClusterClient& cluster, absl::Span<const ChunkKey> keys,
@@ -56,7 +63,7 @@ std::vector<FoundHeader> ReadHeaders(ClusterClient& cluster, absl::Span<const Ch
   std::vector<std::unique_ptr<Command>> commands;
   for (const ChunkKey& key : keys) {
     const EntryKeys names(key);
-    commands.push_back(MakeCommand(Lane::kRead, {"GET", names.Header()}, kMaxHeaderBytes));
+    commands.push_back(GetHeader(Lane::kRead, key));
     commands.push_back(MakeCommand(Lane::kRead, {"PTTL", names.Header()}));
     commands.push_back(MakeCommand(Lane::kRead, {"STRLEN", names.K(0)}));
     commands.push_back(MakeCommand(Lane::kRead, {"STRLEN", names.V(0)}));
@@ -79,8 +86,7 @@ std::vector<FoundHeader> ReadHeaders(ClusterClient& cluster, absl::Span<const Ch
 
 absl::StatusOr<EntryHeader> ReadHeader(ClusterClient& cluster, Lane lane, const ChunkKey& key,
                                        absl::Time deadline) {
-  const absl::StatusOr<Reply> reply =
-      cluster.CallOne(MakeCommand(lane, {"GET", EntryKeys(key).Header()}, kMaxHeaderBytes), deadline);
+  const absl::StatusOr<Reply> reply = cluster.CallOne(GetHeader(lane, key), deadline);
   // An error of the connection says nothing of the entry.
   if (!reply.ok()) return absl::UnavailableError(reply.status().message());
   return Decode(key, *reply);

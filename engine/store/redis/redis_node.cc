@@ -198,7 +198,7 @@ class RedisNode::Session {
   /// The reply is due from now on; nothing is sent yet. nullptr: a reply that nobody wants.
   void Add(std::unique_ptr<Command> command) {
     const bool first = in_flight_.empty();
-    if (command != nullptr) bytes_in_flight_ += command->max_reply_bytes;
+    if (command != nullptr) bytes_in_flight_ += command->bytes_in_flight();
     in_flight_.push_back(std::move(command));
     if (!first) return;
     ExpectNext();
@@ -235,7 +235,7 @@ class RedisNode::Session {
       Progressed();
       ExpectNext();
       if (command == nullptr) continue;
-      bytes_in_flight_ -= command->max_reply_bytes;
+      bytes_in_flight_ -= command->bytes_in_flight();
       node_.observer_.Finish(std::move(command), *std::move(reply), node_.endpoint_);
     }
     KVBLEND_ASSIGN_OR_RETURN(const std::optional<Reply> unasked, reader_.Next());
@@ -309,7 +309,7 @@ void RedisNode::Serve(Lane lane, Connection& connection, int64_t num_failures) {
         std::unique_ptr<Command> command = std::move(state.waiting.begin()->second);
         state.waiting.erase(state.waiting.begin());
         if (command->id != 0) by_id_.erase(command->id);
-        bytes += command->max_reply_bytes;
+        bytes += command->bytes_in_flight();
         taken.push_back(std::move(command));
       }
     }

@@ -49,6 +49,9 @@ struct Command {
   Lane lane = Lane::kRead;
   CommandPriority priority = {};
   int64_t max_reply_bytes = 1 << 16;
+  /// What counts as in flight: far less than the most where replies are seldom that long, so that many such
+  /// commands go out one behind the other. 0: max_reply_bytes.
+  int64_t usual_reply_bytes = 0;
   std::vector<absl::Span<std::byte>> destinations = {};  // as for RespReader::ExpectNext
   absl::Time deadline = absl::InfiniteFuture();          // not sent any more after it
   uint64_t id = 0;                                       // for Cancel; 0: can't be
@@ -59,6 +62,8 @@ struct Command {
   // Set by the client.
   bool asking = false;
   int32_t hops = 0;
+
+  int64_t bytes_in_flight() const { return usual_reply_bytes > 0 ? usual_reply_bytes : max_reply_bytes; }
 };
 
 struct NodeOptions {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -10,8 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "engine/store/redis/redis_entry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/support/fake_redis.h"
 #include "tests/unit/store_redis/redis_tier_fixture.h"
 
@@ -102,6 +106,66 @@ TEST_F(RedisClusterTest, RepliesOfManyCommandsInFlightAreNotMixedUp) {
     ASSERT_TRUE(replies[i].ok()) << replies[i].status();
     ASSERT_EQ(replies[i]->text, absl::StrCat("value", i));
   }
+}
+
+TEST_F(RedisClusterTest, HeadersAskedForTogetherGoOutWithoutWaitingForEachOther) {
+  FakeRedis redis(1);
+  ClusterOptions options = Options(redis);
+  options.node.read_connections = 1;
+  absl::Notification submitted;
+  const std::thread::id caller = std::this_thread::get_id();
+  std::atomic<bool> asking = false;
+  options.node.now = [&] {  // the caller looks at the clock when it has submitted everything
+    if (asking && std::this_thread::get_id() == caller && !submitted.HasBeenNotified()) submitted.Notify();
+    return redis.clock().Now();
+  };
+  const auto client = Connect(redis, options);
+  std::atomic<int> unanswered = 0;
+  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) {
+    if (arguments[0] != "GET") return FakeReply{};
+    if (!submitted.HasBeenNotified()) {
+      submitted.WaitForNotification();
+      return FakeReply{};
+    }
+    ++unanswered;
+    return CutReply(0, FakeReply::Then::kGoOn);
+  });
+  std::vector<ChunkKey> keys;
+  for (int32_t i = 0; i < 10; ++i) keys.push_back(SmallAddress(i).key);
+  asking = true;
+  ReadHeaders(*client, keys, redis.clock().Now() + absl::Hours(1));
+  EXPECT_GE(unanswered, 9) << "of ten; the first was answered, unless it went out with the others";
+}
+
+TEST_F(RedisClusterTest, ErrorsThatRedisAnswersAreSaidOnceOfEachKind) {
+  FakeRedis redis(1);
+  const auto client = Connect(redis);
+  redis.SetScript([](int32_t, const FakeRedis::Arguments& arguments) {
+    FakeReply reply;
+    if (arguments[0] == "SET") reply.instead = "-NOPERM no permissions for '\x1b" + arguments[2] + "'\r\n";
+    if (arguments[0] == "GET") reply.instead = "-OOM command not allowed\r\n";
+    return reply;
+  });
+  std::ostringstream out;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(out)));
+  const auto lines = [&] {
+    std::string text = out.str();
+    out.str("");
+    return text;
+  };
+  EXPECT_TRUE(Call(*client, {"SET", "a", "1"})->is_error());
+  EXPECT_THAT(lines(), HasSubstr("node 10.0.0.0:7000 refuses commands; going on without what they are for: "
+                                 "NOPERM no permissions for '?1'"));
+  EXPECT_TRUE(Call(*client, {"SET", "a", "2"})->is_error());
+  EXPECT_EQ(lines(), "");
+  EXPECT_TRUE(Call(*client, {"GET", "a"})->is_error());
+  EXPECT_THAT(lines(), HasSubstr("OOM command not allowed"));
+  redis.clock().Advance(absl::Minutes(11));
+  EXPECT_TRUE(Call(*client, {"SET", "a", "3"})->is_error());
+  EXPECT_THAT(lines(), HasSubstr("NOPERM"));
+  spdlog::set_default_logger(before);
 }
 
 TEST_F(RedisClusterTest, PasswordsAreForUsersOrForAll) {
