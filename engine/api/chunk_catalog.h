@@ -6,11 +6,14 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "engine/api/chunk_info.h"
 
 namespace kvblend {
@@ -23,6 +26,9 @@ class ChunkCatalog {
 
   /// kNotFound: no such entry. Does not count as a hit, and leaves the order of eviction as it is.
   virtual absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
+  /// Stat of each, in the order of `keys`; quicker for many where they are across the network.
+  virtual std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
+                                                        absl::Span<const ChunkKey> keys) const = 0;
 
   /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
   /// or the last page's next_page_token. Entries that stay resident throughout are listed exactly once,
@@ -37,7 +43,8 @@ class ChunkCatalog {
   virtual int64_t Clear(NamespaceFilter filter) = 0;
 
   /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound: no such entry.
-  /// kResourceExhausted: it would go beyond the limit of pinned bytes.
+  /// kResourceExhausted: it would go beyond the limit of pinned bytes. kUnavailable: the disk has it, and
+  /// fails. After an error nothing has changed.
   virtual absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) = 0;
   virtual absl::Status Unpin(NamespaceFilter filter, const ChunkKey& key) = 0;
 

@@ -1,12 +1,13 @@
 // What the engine does with texts before anything is computed: documents to chunks, prompts to passages,
 // chunks found ahead.
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "absl/time/time.h"
+#include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/prompt/document_splitter.h"
@@ -17,15 +18,26 @@
 namespace kvblend {
 namespace {
 
-/// Whether storing the chunk once more would do nothing: it is there, and in the lower tier where there is
-/// one.
-bool IsStored(store::ChunkStore& chunk_store, std::string_view tenant_namespace, const ChunkKey& key) {
-  // Whoever is told that a chunk is stored doesn't put it, so nobody else would notice that it has been
-  // removed.
-  chunk_store.ForgetIfGone(key);
-  if (!chunk_store.Stat(tenant_namespace, key).ok()) return false;
-  const absl::Status durable = chunk_store.WaitUntilDurable(key, absl::InfinitePast());
-  return durable.ok() || absl::IsFailedPrecondition(durable);
+/// Chunks that are looked for together.
+constexpr size_t kLooksAtOnce = 128;
+
+absl::Status CheckClient(const SplitDocumentRequest& request) {
+  return request.gone && request.gone() ? absl::CancelledError("the client has gone") : absl::OkStatus();
+}
+
+/// Says of each chunk whether it is stored already.
+absl::Status LookForChunks(store::ChunkStore& chunk_store, const SplitDocumentRequest& request,
+                           std::vector<DocumentChunk>& chunks) {
+  for (size_t begin = 0; begin < chunks.size(); begin += kLooksAtOnce) {
+    if (begin > 0) KVBLEND_RETURN_IF_ERROR(CheckClient(request));
+    std::vector<ChunkKey> keys;
+    for (size_t i = begin; i < std::min(begin + kLooksAtOnce, chunks.size()); ++i) {
+      keys.push_back(chunks[i].key);
+    }
+    const std::vector<bool> stored = chunk_store.AreStored(request.caller.tenant_namespace, keys);
+    for (size_t i = 0; i < keys.size(); ++i) chunks[begin + i].stored = stored[i];
+  }
+  return absl::OkStatus();
 }
 
 /// Those whose chunks a request may find, the one first in which it stores.
@@ -46,24 +58,24 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
   const Digest anchor_hash = store::HashTokens(anchor_ids);
   DocumentChunks result;
   const auto add = [&](const prompt::DocumentChunk& chunk) -> absl::Status {
-    if (request.gone && request.gone()) return absl::CancelledError("the client has gone");
+    KVBLEND_RETURN_IF_ERROR(CheckClient(request));
     const store::ChunkAddress address =
         blend::AddressIn(runtime_->key_space, request.caller.tenant_namespace, anchor_hash, chunk.token_ids);
     KVBLEND_ASSIGN_OR_RETURN(const int64_t stored_bytes,
                              store::ChunkKv::SizeBytes(address.format, address.num_tokens));
-    result.chunks.push_back(
-        {.begin_byte = static_cast<int64_t>(chunk.begin),
-         .end_byte = static_cast<int64_t>(chunk.end),
-         .num_tokens = address.num_tokens,
-         .stored_bytes = stored_bytes,
-         .key = address.key,
-         .stored = IsStored(*chunk_store_, request.caller.tenant_namespace, address.key)});
+    result.chunks.push_back({.begin_byte = static_cast<int64_t>(chunk.begin),
+                             .end_byte = static_cast<int64_t>(chunk.end),
+                             .num_tokens = address.num_tokens,
+                             .stored_bytes = stored_bytes,
+                             .key = address.key,
+                             .stored = false});
     return absl::OkStatus();
   };
   KVBLEND_ASSIGN_OR_RETURN(
       const size_t next_begin,
       prompt::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer, add));
   result.next_byte = static_cast<int64_t>(next_begin);
+  KVBLEND_RETURN_IF_ERROR(LookForChunks(*chunk_store_, request, result.chunks));
   return result;
 }
 

@@ -6,13 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/store/page_token.h"
 
 namespace kvblend::store {
 namespace {
-
-/// How long pinning waits for an entry to reach the lower tier.
-constexpr absl::Duration kPinWait = absl::Seconds(10);
 
 absl::StatusOr<ChunkStore::Options> Checked(ChunkStore::Options options) {
   if (options.byte_budget < 0) {
@@ -379,120 +375,6 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
 void ChunkStore::Abandon(const ChunkKey& key) {
   absl::MutexLock lock(&mutex_);
   reserved_.erase(key);
-}
-
-// --- for operators
-
-absl::StatusOr<ChunkInfo> ChunkStore::Stat(NamespaceFilter filter, const ChunkKey& key) const {
-  {
-    absl::MutexLock lock(&mutex_);
-    const Entry* entry = index_.Find(filter, key);
-    if (entry != nullptr) return internal::ChunkIndex::InfoOf(*entry);
-  }
-  std::optional<ChunkInfo> below = lower_.Stat(filter, key);
-  if (below.has_value()) return *std::move(below);
-  return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
-}
-
-absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_view page_token,
-                                           int32_t page_size) const {
-  if (page_size < 1 || page_size > kMaxPageSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_size is ", page_size, "; allowed: 1 to ", kMaxPageSize));
-  }
-  KVBLEND_ASSIGN_OR_RETURN(const std::optional<ListPlace> after,
-                           internal::DecodePageToken(filter, page_token));
-  // One more than the page holds tells whether it is the last one.
-  ChunkPage page;
-  {
-    absl::MutexLock lock(&mutex_);
-    page.chunks = index_.List(filter, after, page_size + 1);
-  }
-  page.chunks = lower_.List(filter, after, page_size + 1, std::move(page.chunks));
-  if (static_cast<int64_t>(page.chunks.size()) > page_size) {
-    page.chunks.erase(page.chunks.begin() + page_size, page.chunks.end());
-    page.next_page_token = internal::EncodePageToken(page.chunks.back());
-  }
-  return page;
-}
-
-bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  const Erasures::Scope erasure(lower_.erasures(), key);  // lookups under way take nothing of it into memory
-  bool found = false;
-  {
-    Leftovers leftovers;
-    absl::MutexLock lock(&mutex_);
-    if (Entry* entry = index_.Find(filter, key); entry != nullptr) {
-      index_.Erase(entry, leftovers.removed);
-      found = true;
-    }
-  }
-  // Only resident entries are queued for a tier: from here on nothing of this one is written.
-  lower_.CancelWrites(
-      [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
-  found |= lower_.Erase(filter, key);
-  absl::MutexLock lock(&mutex_);
-  stats_.erased += found ? 1 : 0;
-  return found;
-}
-
-int64_t ChunkStore::Clear(NamespaceFilter filter) {
-  lower_.CancelWrites([&](const ChunkAddress& address) { return address.IsIn(filter); });
-  int64_t num_erased = 0;
-  std::string page_token;
-  do {
-    const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
-    for (const ChunkInfo& info : page->chunks) num_erased += Erase(filter, info.key) ? 1 : 0;
-    page_token = page->next_page_token;
-  } while (!page_token.empty());
-  return num_erased;
-}
-
-absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
-  // An entry on its way to a tier must arrive, or the tier would refuse to pin it.
-  lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
-  if (pinned) {  // what memory would refuse is not pinned below either
-    absl::MutexLock lock(&mutex_);
-    const Entry* entry = index_.Find(filter, key);
-    if (entry != nullptr && !entry->pinned) KVBLEND_RETURN_IF_ERROR(index_.CheckPinLimit(entry->bytes));
-  }
-  const absl::Status below = lower_.SetPinned(filter, key, pinned);
-  if (absl::IsResourceExhausted(below)) return below;
-  absl::MutexLock lock(&mutex_);
-  Entry* entry = index_.Find(filter, key);
-  return entry == nullptr ? below : index_.SetPinned(entry, pinned);
-}
-
-absl::Status ChunkStore::PinBehind(NamespaceFilter filter, const ChunkKey& key) {
-  absl::MutexLock lock(&mutex_);
-  Entry* entry = index_.Find(filter, key);
-  if (entry == nullptr) {
-    return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was deleted meanwhile"));
-  }
-  KVBLEND_RETURN_IF_ERROR(index_.SetPinned(entry, true));
-  lower_.QueuePin(entry->address);
-  return absl::OkStatus();
-}
-
-void ChunkStore::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
-  lower_.LimitNamespaces(bytes);
-  Leftovers leftovers;
-  absl::MutexLock lock(&mutex_);
-  index_.LimitNamespaces(bytes, leftovers.removed);
-}
-
-StoreStats ChunkStore::Stats() const {
-  const WriteBehind::Stats writes = lower_.write_stats();
-  absl::MutexLock lock(&mutex_);
-  StoreStats stats = stats_;
-  index_.Report(stats);
-  stats.reservations = static_cast<int64_t>(reserved_.size());
-  stats.queued_writes = writes.queued_entries;
-  stats.queued_write_bytes = writes.queued_bytes;
-  stats.written_entries = writes.written;
-  stats.dropped_writes = writes.dropped;
-  stats.failed_writes = writes.failed;
-  return stats;
 }
 
 }  // namespace kvblend::store

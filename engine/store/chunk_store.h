@@ -128,9 +128,6 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   absl::Status WaitUntilDurable(const ChunkKey& key, absl::Time deadline) {
     return lower_.WaitUntilDurable(key, deadline);
   }
-  /// Has the durable tier look whether it has this chunk still, which it otherwise notices when the chunk is
-  /// read or put again. May block as reading does.
-  void ForgetIfGone(const ChunkKey& key) { lower_.ForgetIfGone(key); }
   bool has_lower_tiers() const { return !lower_.empty(); }
   /// Waits until nothing is on its way to the lower tiers. kDeadlineExceeded.
   absl::Status FlushWrites(absl::Time deadline) { return lower_.FlushWrites(deadline); }
@@ -142,6 +139,12 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   // --- for operators: see ChunkCatalog ---------------------------------------------------------------------
 
   absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
+  std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
+                                                absl::Span<const ChunkKey> keys) const override;
+  /// For each key, whether storing the chunk once more would do nothing: it is in the durable tier, which
+  /// looks whether somebody has removed it, or where there is no such tier, anywhere. May block as reading
+  /// does.
+  std::vector<bool> AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                  int32_t page_size) const override;
   bool Erase(NamespaceFilter filter, const ChunkKey& key) override;

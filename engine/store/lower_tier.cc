@@ -14,6 +14,14 @@ EntryHeader LowerTier::HeaderOf(const ChunkAddress& address, const ChunkKv& kv, 
           .layers = ChecksumsOf(kv)};
 }
 
+std::vector<std::optional<ChunkInfo>> LowerTier::StatAll(NamespaceFilter filter,
+                                                         absl::Span<const ChunkKey> keys) const {
+  std::vector<std::optional<ChunkInfo>> infos;
+  infos.reserve(keys.size());
+  for (const ChunkKey& key : keys) infos.push_back(Stat(filter, key));
+  return infos;
+}
+
 absl::Status LowerTierEntry::CheckRead(int32_t layer, absl::Span<const std::byte> out) const {
   const int32_t num_layers = header().address.format.num_layers;
   if (layer < 0 || layer >= num_layers) {

@@ -108,6 +108,9 @@ class LowerTier {
   /// does nothing.
   virtual void ForgetIfGone(const ChunkKey& /*key*/) {}
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
+  /// Stat of each, in the order of `keys`; a tier across the network asks for many at once.
+  virtual std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
+                                                        absl::Span<const ChunkKey> keys) const;
   /// The first `limit` entries after `after`; none where they can't be listed.
   virtual std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                       int64_t limit) const = 0;

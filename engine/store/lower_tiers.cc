@@ -104,6 +104,11 @@ void LowerTiers::Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int
   std::make_shared<Demotion>(*this, level, std::move(entry), *std::move(kv), frequency)->Start();
 }
 
+bool LowerTiers::durable() const {
+  return std::any_of(levels_.begin(), levels_.end(),
+                     [](const Level& level) { return level.tier->durable(); });
+}
+
 // --- reading
 
 bool LowerTiers::IsUnreadable(const ChunkKey& key, Tier tier) {
@@ -248,10 +253,25 @@ WriteBehind::Stats LowerTiers::write_stats() const {
 // --- for operators
 
 std::optional<ChunkInfo> LowerTiers::Stat(NamespaceFilter filter, const ChunkKey& key) const {
+  return StatAll(filter, absl::MakeConstSpan(&key, 1))[0];
+}
+
+std::vector<std::optional<ChunkInfo>> LowerTiers::StatAll(NamespaceFilter filter,
+                                                          absl::Span<const ChunkKey> keys) const {
+  std::vector<std::optional<ChunkInfo>> infos(keys.size());
   for (const Level& level : levels_) {
-    if (std::optional<ChunkInfo> info = level.tier->Stat(filter, key); info.has_value()) return info;
+    std::vector<size_t> wanted;
+    std::vector<ChunkKey> asked;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (infos[i].has_value()) continue;
+      wanted.push_back(i);
+      asked.push_back(keys[i]);
+    }
+    if (wanted.empty()) break;
+    std::vector<std::optional<ChunkInfo>> found = level.tier->StatAll(filter, asked);
+    for (size_t i = 0; i < wanted.size(); ++i) infos[wanted[i]] = std::move(found[i]);
   }
-  return std::nullopt;
+  return infos;
 }
 
 std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter, const std::optional<ListPlace>& after,
@@ -290,7 +310,9 @@ absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, 
   absl::Status status = absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not in the store"));
   for (const Level& level : levels_) {
     absl::Status here = level.tier->SetPinned(filter, key, pinned);
-    if (!absl::IsNotFound(here)) status = std::move(here);
+    if (absl::IsNotFound(here)) continue;
+    if (absl::IsNotFound(status)) status = absl::OkStatus();
+    status.Update(std::move(here));
   }
   return status;
 }

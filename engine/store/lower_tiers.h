@@ -45,6 +45,8 @@ class LowerTiers {
   ~LowerTiers();
 
   bool empty() const { return levels_.empty(); }
+  /// Whether one of them is durable.
+  bool durable() const;
 
   // --- reading --------------------------------------------------------------------------------------------
 
@@ -86,7 +88,10 @@ class LowerTiers {
 
   // --- for operators --------------------------------------------------------------------------------------
 
+  /// Of the first tier that has the entry.
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const;
+  std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
+                                                absl::Span<const ChunkKey> keys) const;
   /// The first `limit` entries after `after`, of host memory, whose list is `host`, and of all tiers; of an
   /// entry that several of them have, what the first of them says.
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after, int64_t limit,

@@ -1,5 +1,6 @@
 #include "server/calls/engine_calls.h"
 
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -155,14 +156,12 @@ absl::StatusOr<v1::StatChunksResponse> EngineCalls::Stat(v1::StatChunksRequest r
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChunkKey> keys, ParseKeys(request.keys()));
   v1::StatChunksResponse response;
-  for (const ChunkKey& key : keys) {
-    const absl::StatusOr<ChunkInfo> info = engine->chunks().Stat(request.namespace_(), key);
-    if (info.ok()) {
-      *response.add_chunks() = ToProto(*info);
-    } else if (absl::IsNotFound(info.status())) {
-      response.add_missing_keys(key.ToHex());
+  const std::vector<std::optional<ChunkInfo>> infos = engine->chunks().StatAll(request.namespace_(), keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (infos[i].has_value()) {
+      *response.add_chunks() = ToProto(*infos[i]);
     } else {
-      return info.status();
+      response.add_missing_keys(keys[i].ToHex());
     }
   }
   return response;

@@ -222,6 +222,7 @@ class MemoryLowerTier final : public store::LowerTier {
     return matches;
   }
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override {
+    ++disk_->stat_calls;
     for (const ChunkInfo& info : All(filter)) {
       if (info.key == key) return info;
     }

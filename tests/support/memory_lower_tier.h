@@ -50,6 +50,8 @@ class MemoryDisk {
   /// Called when entries have been opened, before anybody has them.
   std::function<void()> after_open;
 
+  /// Keys that were asked for by Stat and StatAll.
+  mutable std::atomic<int64_t> stat_calls{0};
   /// Entries that were told to do something after their tier was gone.
   std::atomic<int64_t> calls_without_tier{0};
 

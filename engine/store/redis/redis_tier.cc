@@ -12,6 +12,8 @@ namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
 constexpr size_t kMaxPendingErasures = 10'000;
+/// Headers that are asked for together, within the budget, when nobody wants to read the entries.
+constexpr size_t kStatsAtOnce = 128;
 /// So long an entry is believed to be in Redis, unless a lookup misses it or another one that is believed to
 /// be.
 constexpr absl::Duration kRemember = absl::Minutes(10);
@@ -288,15 +290,32 @@ std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<con
 // --- for operators
 
 std::optional<ChunkInfo> RedisTier::Stat(NamespaceFilter filter, const ChunkKey& key) const {
-  const absl::StatusOr<EntryHeader> header =
-      redis::ReadHeader(*cluster_, redis::Lane::kRead, key, options_.now() + options_.budget);
+  return StatAll(filter, absl::MakeConstSpan(&key, 1))[0];
+}
+
+std::vector<std::optional<ChunkInfo>> RedisTier::StatAll(NamespaceFilter filter,
+                                                         absl::Span<const ChunkKey> keys) const {
+  std::vector<std::optional<ChunkInfo>> infos;
+  infos.reserve(keys.size());
+  for (; !keys.empty(); keys.remove_prefix(std::min(kStatsAtOnce, keys.size()))) {
+    const absl::Span<const ChunkKey> some = keys.subspan(0, kStatsAtOnce);
+    for (const redis::FoundHeader& found :
+         redis::ReadHeaders(*cluster_, some, options_.now() + options_.budget)) {
+      infos.push_back(InfoOf(filter, found.header));
+    }
+  }
+  return infos;
+}
+
+std::optional<ChunkInfo> RedisTier::InfoOf(NamespaceFilter filter,
+                                           const absl::StatusOr<EntryHeader>& header) const {
   if (!header.ok() || !header->address.IsIn(filter)) return std::nullopt;
   const ChunkAddress& address = header->address;
   {
     absl::MutexLock lock(&mutex_);
     if (IsToBeErased(address)) return std::nullopt;
   }
-  return ChunkInfo{.key = key,
+  return ChunkInfo{.key = address.key,
                    .content_key = address.content_key,
                    .anchor_hash = address.anchor_hash,
                    .tenant_namespace = address.tenant_namespace,

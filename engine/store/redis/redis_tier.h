@@ -105,6 +105,8 @@ class RedisTier final : public LowerTier {
   /// such entry was missed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
+  std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
+                                                absl::Span<const ChunkKey> keys) const override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
   std::vector<ChunkInfo> List(NamespaceFilter /*filter*/, const std::optional<ListPlace>& /*after*/,
                               int64_t /*limit*/) const override {
@@ -130,6 +132,8 @@ class RedisTier final : public LowerTier {
   bool CountLookup(const ChunkKey& key, const redis::FoundHeader& found);
   /// Counts and acts on the outcome of a layer's read.
   void ReportRead(const EntryHeader& header, const redis::RedisEntry::Outcome& outcome);
+  /// What operators see of an entry; none where there is none to see.
+  std::optional<ChunkInfo> InfoOf(NamespaceFilter filter, const absl::StatusOr<EntryHeader>& header) const;
   /// Not waited for.
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);

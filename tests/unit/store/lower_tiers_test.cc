@@ -267,5 +267,55 @@ TEST_F(LowerTiersTest, APinThatTheDiskRefusesLeavesTheEntryDurable) {
   EXPECT_TRUE(store->WaitUntilDurable(chunk_.key, absl::InfinitePast()).ok());
 }
 
+TEST_F(LowerTiersTest, WhatTheDiskCannotPinOrUnpinStaysAsItIsInMemoryToo) {
+  auto store = Create(2);
+  Put(*store, chunk_);
+  const auto pinned = [&] { return store->Stat(kAllNamespaces, chunk_.key)->pinned; };
+  disk_->pin_fault = [](const ChunkKey&) { return absl::UnavailableError("read-only"); };
+  EXPECT_EQ(store->Pin(kAllNamespaces, chunk_.key).code(), absl::StatusCode::kUnavailable);
+  EXPECT_FALSE(pinned());
+  disk_->pin_fault = nullptr;
+  EXPECT_TRUE(store->Pin(kAllNamespaces, chunk_.key).ok());
+  EXPECT_TRUE(pinned());
+  disk_->pin_fault = [](const ChunkKey&) { return absl::UnavailableError("read-only"); };
+  EXPECT_EQ(store->Unpin(kAllNamespaces, chunk_.key).code(), absl::StatusCode::kUnavailable);
+  EXPECT_TRUE(pinned());
+}
+
+TEST_F(LowerTiersTest, OfManyChunksTheTierBelowIsAskedForThoseThatAreNotAboveIt) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);  // with two others, which stay in memory
+  const ChunkKey nowhere = SmallAddress(77).key;
+  remote_->stat_calls = 0;
+  const auto infos = store->StatAll(kAllNamespaces, {nowhere, chunk_.key, SmallAddress(1001, 8, {9}).key});
+  EXPECT_FALSE(infos[0].has_value());
+  EXPECT_EQ(infos[1]->key, chunk_.key);
+  EXPECT_EQ(infos[2]->tier, Tier::kHostMemory);
+  EXPECT_EQ(remote_->stat_calls, 1) << "for what is nowhere";
+}
+
+TEST_F(LowerTiersTest, StoredIsWhatTheDiskHasAndNobodyElseIsAsked) {
+  auto store = Create(2);
+  Put(*store, chunk_);
+  disk_->write_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("full"); };
+  Put(*store, SmallAddress(2));  // in memory and in the remote tier
+  remote_->stat_calls = 0;
+  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
+  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
+  EXPECT_EQ(remote_->stat_calls, 0);
+  EXPECT_EQ(store->AreStored("of others", keys), std::vector<bool>({false, false, false}));
+}
+
+TEST_F(LowerTiersTest, WithoutADiskStoredIsWhatIsAnywhere) {
+  std::vector<std::unique_ptr<LowerTier>> tiers;
+  tiers.push_back(MakeMemoryLowerTier(remote_, kRemote));
+  auto store = *ChunkStore::Create({.byte_budget = kChunkBytes}, std::move(tiers));
+  Put(*store, chunk_);
+  Put(*store, SmallAddress(2));  // and chunk_ is in the remote tier alone
+  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
+  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, true, false}));
+  EXPECT_TRUE(store->AreStored(kAllNamespaces, {}).empty());
+}
+
 }  // namespace
 }  // namespace kvblend::store

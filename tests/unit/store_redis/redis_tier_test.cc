@@ -72,6 +72,29 @@ TEST_F(RedisTierTest, SectionsAreKeysOfOneSlotAndOutliveTheHeader) {
   for (const std::string& key : KeysOf(SmallAddress(2))) EXPECT_EQ(redis_.TtlSeconds(key), -1);
 }
 
+TEST_F(RedisTierTest, ManyAreLookedAtTogether) {
+  const auto tier = OpenTier();
+  std::vector<ChunkKey> keys;
+  for (int32_t i = 0; i < 300; ++i) {  // more than are asked for at once
+    keys.push_back(SmallAddress(i, 8, {0}, "tenant").key);
+    if (i % 7 == 0) {
+      ASSERT_TRUE(Put(*tier, SmallAddress(i, 8, {0}, "tenant"), {.label = std::to_string(i)}).ok());
+    }
+  }
+  redis_.Set(KeysOf(SmallAddress(7, 8, {0}, "tenant"))[0], "no header");
+  redis_.Erase(KeysOf(SmallAddress(14, 8, {0}, "tenant"))[1]);
+  const auto infos = tier->StatAll("tenant", keys);
+  ASSERT_EQ(infos.size(), 300);
+  for (int32_t i = 0; i < 300; ++i) {
+    ASSERT_EQ(infos[i].has_value(), i % 7 == 0 && i != 7 && i != 14) << i;
+    if (!infos[i].has_value()) continue;
+    EXPECT_EQ(infos[i]->key, keys[i]);
+    EXPECT_EQ(infos[i]->label, std::to_string(i));
+  }
+  EXPECT_EQ(tier->Stats().lookups, 0) << "nobody wants to read them";
+  for (const auto& info : tier->StatAll("else", keys)) EXPECT_FALSE(info.has_value());
+}
+
 TEST_F(RedisTierTest, HitsKeepAnEntryAlive) {
   const auto tier = OpenTier();
   const ChunkAddress address = SmallAddress(1);
