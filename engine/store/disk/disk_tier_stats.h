@@ -66,6 +66,8 @@ inline constexpr auto kDiskFigures = [] {
       {&S::put_rejections, "put_rejections", "Chunks too large for the quota beside what is pinned."},
       {&S::evictions, "evictions", "Chunks evicted from disk."},
       {&S::evicted_bytes, "evicted_bytes", "Bytes of chunks evicted from disk."},
+      {&S::erased, "erased", "Chunks removed from disk on request."},
+      {&S::vanished, "vanished", "Chunks whose files somebody else had removed."},
       {&S::opens, "opens", "Chunks opened for reading."},
       {&S::reads, "reads", "Layers read and found right."},
       {&S::read_bytes, "read_bytes", "Bytes of layers read."},

@@ -16,6 +16,9 @@ namespace kvblend::store {
 namespace {
 
 namespace files = std::filesystem;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::Field;
 using ::testing::HasSubstr;
 
 class RemovedFoldersTest : public DiskTierTest {
@@ -60,6 +63,9 @@ TEST_F(RemovedFoldersTest, EntriesThatWentWithThemAreForgotten) {
   EXPECT_EQ(stats.bytes, kEntryFileBytes);
   EXPECT_EQ(stats.pinned_entries, 0);
   EXPECT_EQ(stats.vanished, 1);
+  EXPECT_THAT(tier_->Report().values,
+              Contains(AllOf(Field(&TierStat::name, "vanished"), Field(&TierStat::value, 1))))
+      << "or nobody could tell where the entries have gone";
   ASSERT_TRUE(Put(*tier_, first_).ok());
   EXPECT_TRUE(ReadAndCompare(*tier_, first_).ok());
 }
