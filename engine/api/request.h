@@ -201,9 +201,10 @@ struct SplitDocumentRequest {
   std::string lead_in;
   Anchoring anchoring = Anchoring::kAnchored;
   std::string text;
-  bool goes_on = false;         // more of the document follows `text`: leave out chunks that need it
-  int32_t chunk_tokens = 512;   // [16, context - anchor]
-  int32_t overlap_tokens = 64;  // [0, chunk_tokens / 2]
+  bool goes_on = false;        // more of the document follows `text`: leave out chunks that need it
+  int32_t chunk_tokens = 512;  // [16, context - anchor]
+  /// [0, chunk_tokens / 2]. None: 64, or half of chunk_tokens where that is less.
+  std::optional<int32_t> overlap_tokens;
   /// Asked between two chunks, on the thread of the call: true ends it with kCancelled. Empty: nobody can go.
   std::function<bool()> gone = nullptr;
 };

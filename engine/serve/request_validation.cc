@@ -1,5 +1,6 @@
 #include "engine/serve/request_validation.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -163,8 +164,9 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(Anchoring an
 
 absl::StatusOr<prompt::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
                                                                     int64_t anchor_tokens) const {
-  const prompt::SplitOptions options{.chunk_tokens = request.chunk_tokens,
-                                     .overlap_tokens = request.overlap_tokens};
+  prompt::SplitOptions options{.chunk_tokens = request.chunk_tokens};
+  options.overlap_tokens =
+      request.overlap_tokens.value_or(std::min(options.overlap_tokens, options.chunk_tokens / 2));
   KVBLEND_RETURN_IF_ERROR(prompt::ValidateSplitOptions(options));
   if (anchor_tokens + options.chunk_tokens > runtime_.max_context_tokens) {
     return absl::InvalidArgumentError(

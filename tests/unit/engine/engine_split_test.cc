@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/support/temporary_folder.h"
@@ -15,6 +16,7 @@ namespace {
 
 using testing::Each;
 using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::Field;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -73,6 +75,20 @@ TEST_F(EngineSplitTest, KeysAndTokensAreThoseOfPutChunks) {
   SplitDocumentRequest isolated = document;
   isolated.anchoring = Anchoring::kIsolated;
   EXPECT_THAT(engine_->SplitDocument(isolated)->chunks, Each(Field("stored", &DocumentChunk::stored, false)));
+}
+
+TEST_F(EngineSplitTest, TheOverlapFollowsTheChunksWhereNoneIsGiven) {
+  SplitDocumentRequest document = Document();
+  document.overlap_tokens.reset();
+  for (const auto& [chunk_tokens, overlap_tokens] :
+       {std::pair(64, 32), std::pair(101, 50), std::pair(128, 64)}) {
+    document.chunk_tokens = chunk_tokens;
+    SplitDocumentRequest same = document;
+    same.overlap_tokens = overlap_tokens;
+    const auto split = engine_->SplitDocument(document);
+    ASSERT_TRUE(split.ok()) << split.status();
+    EXPECT_THAT(Texts(document, *split), ElementsAreArray(Texts(same, *engine_->SplitDocument(same))));
+  }
 }
 
 TEST_F(EngineSplitTest, PiecesOfADocument) {

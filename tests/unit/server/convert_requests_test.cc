@@ -1,3 +1,4 @@
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -157,7 +158,7 @@ TEST(ConvertRequestsTest, EveryFieldOfASplitRequestArrives) {
   const auto defaults = FromProto(v1::SplitDocumentRequest());
   ASSERT_TRUE(defaults.ok());
   EXPECT_EQ(defaults->chunk_tokens, 512);
-  EXPECT_EQ(defaults->overlap_tokens, 64);
+  EXPECT_EQ(defaults->overlap_tokens, std::nullopt) << "which follows chunk_tokens";
   ExpectUnknownAnchoringIsRefused<v1::SplitDocumentRequest>();
 }
 
