@@ -117,6 +117,10 @@ std::string OnOneLine(std::string_view text) {
   return line;
 }
 
+std::string Counted(int64_t count, std::string_view noun) {
+  return absl::StrCat(count, " ", std::string(noun), count == 1 ? "" : "s");
+}
+
 std::string HumanBytes(int64_t bytes) {
   constexpr std::array<std::string_view, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

@@ -65,6 +65,8 @@ class ProgressBar {
 /// For a cell of a table: control characters, which others may have put into a name, as "\x1b"; the rest as
 /// it is.
 std::string OnOneLine(std::string_view text);
+/// "1 chunk", "2 chunks".
+std::string Counted(int64_t count, std::string_view noun);
 /// "532 KiB", "1.4 GiB".
 std::string HumanBytes(int64_t bytes);
 /// "0.8 ms", "132 ms", "2.41 s", "3 min 20 s".

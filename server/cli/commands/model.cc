@@ -40,11 +40,12 @@ struct ModelFlags {
   bool json = false;
 };
 
-// "134.5 M", "7.62 B"
+// "96", "30.8 K", "134.5 M", "7.62 B"
 std::string HumanCount(int64_t count) {
   const auto value = static_cast<double>(count);
-  if (value >= 1e9) return absl::StrFormat("%.2f B", value / 1e9);
-  return absl::StrFormat("%.1f M", value / 1e6);
+  if (value >= 999.95e6) return absl::StrFormat("%.2f B", value / 1e9);
+  if (value >= 999.95e3) return absl::StrFormat("%.1f M", value / 1e6);
+  return value >= 1e3 ? absl::StrFormat("%.1f K", value / 1e3) : absl::StrCat(count);
 }
 
 void PrintModel(const ModelReport& report, std::ostream& out) {

@@ -57,7 +57,8 @@ struct PrecomputeFlags {
 
 constexpr FieldFlag kSplitFlags[] = {
     {"--chunk-tokens", "chunk_tokens", "Most tokens of a chunk; default 512", "N"},
-    {"--overlap-tokens", "overlap_tokens", "Tokens that a chunk shares with the one before it; default 64",
+    {"--overlap-tokens", "overlap_tokens",
+     "Tokens that a chunk shares with the one before it; default 64, or half of --chunk-tokens if less",
      "N"}};
 constexpr FieldFlag kPinFlags[] = {{"--pin", "pin", "Never evict these chunks", ""}};
 
@@ -118,8 +119,9 @@ class Precompute {
     const double seconds = progress_->seconds();
     progress_.reset();
     if (status.ok() && corpus.num_ignored_files() > 0) {
-      context_.terminal.PrintNote(absl::StrCat(corpus.num_ignored_files(),
-                                               " files in the folders are neither .txt nor .md nor .jsonl"));
+      context_.terminal.PrintNote(
+          absl::StrCat(Counted(corpus.num_ignored_files(), "file"), " in the folders ",
+                       corpus.num_ignored_files() == 1 ? "is" : "are", " neither .txt nor .md nor .jsonl"));
     }
     if (flags_.dry_run) {
       if (status.ok()) status = PrintEstimate(counts, before);
@@ -129,8 +131,8 @@ class Precompute {
     }
     KVBLEND_RETURN_IF_ERROR(status);
     if (counts.bad_inputs == 0) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat(counts.bad_inputs, counts.bad_inputs == 1 ? " input" : " inputs",
-                                            " could not be used; everything else was done"));
+    return absl::DataLossError(
+        absl::StrCat(Counted(counts.bad_inputs, "input"), " could not be used; everything else was done"));
   }
 
  private:
@@ -262,9 +264,10 @@ class Precompute {
       return;
     }
     context_.terminal.PrintNote(absl::StrFormat(
-        "%d documents, %d chunks, %d tokens, %s: %d computed in %s (%.0f tokens/s), %d were there already",
-        counts.documents, counts.chunks, counts.tokens, HumanBytes(counts.stored_bytes),
-        counts.computed_chunks, HumanSeconds(seconds), rate, counts.present_chunks()));
+        "%s, %s, %s, %s: %d computed in %s (%.0f tokens/s), %d %s there already",
+        Counted(counts.documents, "document"), Counted(counts.chunks, "chunk"),
+        Counted(counts.tokens, "token"), HumanBytes(counts.stored_bytes), counts.computed_chunks,
+        HumanSeconds(seconds), rate, counts.present_chunks(), counts.present_chunks() == 1 ? "was" : "were"));
     if (!status.ok() && context_.cancellation.requested()) {
       context_.terminal.PrintNote("What is stored stays; the same command goes on from here.");
     }
@@ -279,12 +282,15 @@ class Precompute {
     const int64_t evicted = on_disk ? TierStat(*disk, "evictions") - TierStat(*disk_before, "evictions")
                                     : after.store().evictions() - before.store().evictions();
     if (evicted > 0) {
-      context_.terminal.PrintWarning(absl::StrCat(
-          evicted, " chunks were evicted meanwhile to make room: the store is smaller than the corpus"));
+      context_.terminal.PrintWarning(
+          absl::StrCat(Counted(evicted, "chunk"), evicted == 1 ? " was" : " were",
+                       " evicted meanwhile to make room: the store is smaller than the corpus"));
     }
     if (!on_disk || counts.undurable_chunks == 0) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat(
-        counts.undurable_chunks, " chunks were computed but are not on disk: it is full or failing"));
+    return absl::UnavailableError(
+        absl::StrCat(Counted(counts.undurable_chunks, "chunk"),
+                     counts.undurable_chunks == 1 ? " was computed but is" : " were computed but are",
+                     " not on disk: it is full or failing"));
   }
 
   /// Tokens per second of the chunks that were computed before, as far as the store knows; 0: none.

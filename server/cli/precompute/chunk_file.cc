@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,10 @@ absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& 
   if (path == "-") {
     file->stream_ = &standard_output;
     return file;
+  }
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {  // said now, and not when all is done
+    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": it is a folder"));
   }
   KVBLEND_ASSIGN_OR_RETURN(file->file_, OpenToWrite(file->part_path_));
   return file;

@@ -63,7 +63,7 @@ double CorpusProgress::Share() const {
 
 std::string CorpusProgress::Describe(absl::Time now) const {
   const double seconds = std::max(absl::ToDoubleSeconds(now - start_), 1e-3);
-  std::string line = absl::StrFormat("%.0f%%  %d chunks", 100 * Share(), counts_.chunks);
+  std::string line = absl::StrFormat("%.0f%%  %s", 100 * Share(), Counted(counts_.chunks, "chunk"));
   if (counts_.present_chunks() > 0) absl::StrAppend(&line, " (", counts_.present_chunks(), " there)");
   absl::StrAppendFormat(
       &line, "  %.1f chunks/s  %.0f tokens/s  %s", static_cast<double>(counts_.computed_chunks) / seconds,

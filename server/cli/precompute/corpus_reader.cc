@@ -65,6 +65,11 @@ absl::Status CorpusReader::AddPath(const std::string& path) {
     return absl::NotFoundError(absl::StrCat("cannot read ", path, ": no such file or folder"));
   }
   if (fs::is_directory(status)) return AddFolder(path);
+  if (!options_.skipped_file.empty() && fs::is_regular_file(status) &&
+      fs::equivalent(path, options_.skipped_file, error)) {
+    return BadInput("--output is ", options_.skipped_file, ", which is an input too and would be replaced; ",
+                    "allowed: another file");
+  }
   AddFile(path, Allowed::kFileOrStream);
   return absl::OkStatus();
 }

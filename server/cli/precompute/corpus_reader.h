@@ -35,7 +35,8 @@ class CorpusReader {
     std::vector<std::string> paths;  // files of any name, and folders, of which .txt, .md and .jsonl are read
     std::string text_field = "text";  // of lines of JSON
     std::string id_field = "id";
-    std::string skipped_file = {};             // in a folder: no document, but what comes out
+    /// What comes out: no document where it lies in a folder of `paths`, and none of `paths` itself.
+    std::string skipped_file = {};
     int64_t max_line_bytes = kMaxStreamBytes;  // of JSON: more is not kept in memory
   };
   /// Told of each input that cannot be used, such as "docs/c.jsonl line 7: no string \"text\"" (code
@@ -43,6 +44,7 @@ class CorpusReader {
   using OnBad = std::function<absl::Status(const absl::Status& what, int64_t input_bytes)>;
 
   /// Looks through folders, in order of names; opens nothing. kNotFound: one of the paths is not there.
+  /// kInvalidArgument: one of them is skipped_file.
   static absl::StatusOr<CorpusReader> Open(Options options, OnBad on_bad);
 
   /// Nothing at the end of the corpus. Errors are on_bad's.

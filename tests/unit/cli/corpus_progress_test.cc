@@ -54,7 +54,7 @@ TEST_F(CorpusProgressTest, ABarOnTerminals) {
     auto progress = Make(true);
     now_ += absl::Seconds(2);
     AddComputed(progress, 500, 50);
-    EXPECT_THAT(err_.str(), HasSubstr("\r\033[K[########--------] 50%  1 chunks"));
+    EXPECT_THAT(err_.str(), HasSubstr("\r\033[K[########--------] 50%  1 chunk  "));
     const std::string drawn = err_.str();
     AddComputed(progress, 100, 50);
     EXPECT_EQ(err_.str(), drawn) << "not more often than people read";

@@ -1,6 +1,7 @@
 // kvblend model: from arguments to exit code.
 #include <gmock/gmock.h>
 
+#include "absl/strings/str_format.h"
 #include "engine/api/engine.h"
 #include "tests/support/tiny_model.h"
 #include "tests/unit/cli/commands_fixture.h"
@@ -30,7 +31,9 @@ TEST_F(CommandsTest, ModelInspectTellsWhatAModelIs) {
   EXPECT_EQ(report["runs"], true);
   EXPECT_EQ(Run({"model", "inspect", model}), 0);
   EXPECT_THAT(Out(), AllOf(HasSubstr("2 layers, width 32, 4 heads and 2 KV heads of 8"),
-                           HasSubstr("runs          yes")));
+                           HasSubstr("runs          yes"),
+                           HasSubstr(absl::StrFormat("llama, %.1f K parameters",
+                                                     report["parameters"].get<int64_t>() / 1000.0))));
 }
 
 TEST_F(CommandsTest, ModelInspectTellsWhatWindowsSpareAnAnswer) {

@@ -156,6 +156,26 @@ TEST_F(PrecomputeCommandTest, OutputHasEveryChunkWithItsKey) {
   }
 }
 
+TEST_F(PrecomputeCommandTest, OutputTakesThePlaceOfNoInputAndOfNoFolder) {
+  const std::string text = "{\"text\": \"one\"}\n";
+  const std::string input = File("c.jsonl", text);
+  const std::string link = (folder_ / "link.jsonl").string();
+  std::filesystem::create_symlink(input, link);
+  for (const std::string& output : {input, link}) {
+    EXPECT_EQ(Run({"precompute", input, "--output", output}), 2);
+    EXPECT_THAT(Err(), HasSubstr("--output is " + output + ", which is an input too and would be replaced"));
+    EXPECT_EQ(Read(output), text);
+  }
+  EXPECT_EQ(Run({"precompute", input, "--output", folder_.string()}), 2);
+  EXPECT_THAT(Err(), HasSubstr("cannot write " + folder_.string() + ": it is a folder"));
+  EXPECT_THAT(calls_.put, IsEmpty()) << "it is said before anything is computed";
+}
+
+TEST_F(PrecomputeCommandTest, OneIsNotMany) {
+  EXPECT_EQ(Run({"precompute", File("a.txt", "aaa")}), 0);
+  EXPECT_THAT(Err(), AllOf(HasSubstr("1 document, 1 chunk, 3 tokens, "), HasSubstr(" 0 were there already")));
+}
+
 TEST_F(PrecomputeCommandTest, PlacesAreThoseInAFileWithAByteOrderMark) {
   const std::string file = File("a.txt", "\xEF\xBB\xBFtext");
   const std::string output = (folder_ / "chunks.jsonl").string();
@@ -218,7 +238,7 @@ TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
 TEST_F(PrecomputeCommandTest, WhatDidNotReachTheDiskIsAnError) {
   calls_.info.add_tiers()->set_tier(v1::TIER_DISK);
   EXPECT_EQ(Run({"precompute", File("a.txt", "text")}), 4);
-  EXPECT_THAT(Err(), HasSubstr("1 chunks were computed but are not on disk"));
+  EXPECT_THAT(Err(), HasSubstr("1 chunk was computed but is not on disk"));
 }
 
 TEST_F(PrecomputeCommandTest, AModelOfItsOwnNeedsAPlaceThatLasts) {
