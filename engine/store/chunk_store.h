@@ -95,8 +95,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// A handle per key, or nothing, in the order of `keys`. What has to be read for the handles is added to
   /// `reads`, and begins once layers are asked for there; without `reads`, it begins at once.
   /// When an entry's last handle goes before any of its layers was asked for, the entry goes too; else the
-  /// rest of its layers is asked for. Keys that are looked up together cost a tier across the network one
-  /// round trip; all lookups of a prompt together wait for such tiers at most for lookup_budget.
+  /// rest of its layers is asked for. Keys that are looked up together cost a tier across the network few
+  /// round trips; all lookups of a prompt together wait for such tiers at most for lookup_budget.
   std::vector<std::optional<ChunkHandle>> Lookup(absl::Span<const ChunkKey> keys,
                                                  PromptReads* reads = nullptr);
 

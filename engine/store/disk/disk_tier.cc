@@ -112,6 +112,7 @@ absl::Status DiskTier::Start() {
     stats_.unreadable_entries = found.unreadable_entries;
     stats_.quarantined = found.damaged_entries;
     stats_.found_entries = index_.size();
+    left_alone_.insert(found.left_alone.begin(), found.left_alone.end());
     index_.RequeueOldestFirst();
     victims = index_.EvictToQuota();
   }
@@ -182,8 +183,12 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
     absl::MutexLock lock(&mutex_);
     index_.EndReservation(address.tenant_namespace, bytes);
     if (status.ok()) {
-      const bool pinned = old.has_value() && index_.at(*old).pinned;
+      bool pinned = old.has_value() && index_.at(*old).pinned;
       if (old.has_value()) index_.Erase(*old);
+      if (const auto replaced = left_alone_.find(key); replaced != left_alone_.end()) {
+        pinned = replaced->second;  // as the next start would find it
+        left_alone_.erase(replaced);
+      }
       const Index::Slot slot = index_.Insert({.address = address,
                                               .label = header.label,
                                               .compute_cost_seconds = header.compute_cost_seconds,
@@ -411,15 +416,27 @@ std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optiona
 
 absl::StatusOr<bool> DiskTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
   const Claim claim(*this, key);
+  bool pinned = false;
   {
     absl::MutexLock lock(&mutex_);
     const std::optional<Index::Slot> slot = index_.Find(filter, key);
-    if (!slot.has_value()) return false;
-    index_.Erase(*slot);
-    ++stats_.erased;
+    if (slot.has_value()) {
+      pinned = index_.at(*slot).pinned;
+      index_.Erase(*slot);
+      ++stats_.erased;
+    } else if (const auto left = left_alone_.find(key); !index_.Find(key) && left != left_alone_.end()) {
+      pinned = left->second;
+      left_alone_.erase(left);
+    } else {
+      return false;
+    }
   }
   const absl::Status status = files_.Erase(key);
   if (status.ok()) return true;
+  {
+    absl::MutexLock lock(&mutex_);
+    left_alone_[key] = pinned;
+  }
   write_health_.Report(status);
   return AsUnavailable(status);
 }

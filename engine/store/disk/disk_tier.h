@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -94,8 +95,9 @@ class DiskTier final : public LowerTier {
   void ForgetIfGone(const ChunkKey& key) override;
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const override;
-  /// Pinned entries too. Entries that are open stay readable. Whether there was one; when true, it does not
-  /// come back. kUnavailable: no lookup finds it now, but its file could not be removed.
+  /// Pinned entries too, and those that cannot be read. Entries that are open stay readable. Whether there
+  /// was one; when true, it does not come back. kUnavailable: no lookup finds it now, but its file could not
+  /// be removed; another call tries again.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
@@ -148,6 +150,9 @@ class DiskTier final : public LowerTier {
   // No IO, and nothing is called, while it is held, but for options_.now.
   mutable absl::Mutex mutex_;
   Index index_ ABSL_GUARDED_BY(mutex_);
+  /// What is not in the index though its file is there, and whether it is pinned: entries that could not be
+  /// read at the start or are of a newer version, and those whose files could not be removed.
+  absl::flat_hash_map<ChunkKey, bool> left_alone_ ABSL_GUARDED_BY(mutex_);
   DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what index_ and files_ know
 
   std::unique_ptr<ReadQueue> reads_;  // last: its callbacks use everything above

@@ -44,6 +44,7 @@ absl::StatusOr<ScanCounts> ScanFolder(
       ++(is_damaged ? counts.damaged_entries
          : is_newer ? counts.unsupported_entries
                     : counts.unreadable_entries);
+      if (!is_damaged) counts.left_alone.emplace_back(key, pinned);
     }
     return absl::OkStatus();
   }));

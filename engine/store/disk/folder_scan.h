@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "engine/store/disk/disk_health.h"
@@ -19,6 +21,8 @@ struct ScanCounts {
   int64_t unsupported_entries = 0;
   int64_t unreadable_entries = 0;
   int64_t damaged_entries = 0;
+  /// The unsupported and the unreadable ones, whose files stay, and whether they are pinned.
+  std::vector<std::pair<ChunkKey, bool>> left_alone = {};
 };
 
 /// Reads the headers of all entries on up to num_threads threads, sets damaged ones aside, and removes pins

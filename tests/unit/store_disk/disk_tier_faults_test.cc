@@ -143,6 +143,57 @@ TEST_F(DiskTierFaultsTest, AnEntryThatCannotBeReadAtStartIsLeftAlone) {
   EXPECT_TRUE(ReadAndCompare(*OpenTier(), first_).ok());
 }
 
+class EntryLeftAloneTest : public DiskTierFaultsTest {
+ protected:
+  /// With the first entry, pinned, on a device that cannot read it.
+  std::unique_ptr<DiskTier> OpenWithAnUnreadableEntry() {
+    {
+      auto tier = OpenTier();
+      EXPECT_TRUE(Put(*tier, first_).ok());
+      EXPECT_TRUE(tier->SetPinned(kAllNamespaces, first_.key, true).ok());
+    }
+    faulty_.SetFault([&](int64_t, Operation operation, const std::string& path) {
+      return operation == Operation::kRead && path == PathOf(first_.key) ? kDeviceError : absl::OkStatus();
+    });
+    auto tier = OpenTier();
+    EXPECT_EQ(tier->Stats().unreadable_entries, 1);
+    faulty_.Heal();
+    return tier;
+  }
+};
+
+TEST_F(EntryLeftAloneTest, KeepsItsPinWhenItIsWrittenAnew) {
+  auto tier = OpenWithAnUnreadableEntry();
+  ASSERT_TRUE(Put(*tier, first_).ok());
+  EXPECT_TRUE(tier->Stat(kAllNamespaces, first_.key)->pinned) << "as it will be after the next start";
+  EXPECT_EQ(tier->Stats().pinned_entries, 1);
+  ASSERT_TRUE(tier->SetPinned(kAllNamespaces, first_.key, false).ok());
+  tier.reset();
+  EXPECT_FALSE(OpenTier()->Stat(kAllNamespaces, first_.key)->pinned);
+}
+
+TEST_F(EntryLeftAloneTest, GoesWhenItIsErased) {
+  auto tier = OpenWithAnUnreadableEntry();
+  EXPECT_TRUE(*tier->Erase(kAllNamespaces, first_.key));
+  EXPECT_FALSE(*tier->Erase(kAllNamespaces, first_.key));
+  EXPECT_FALSE(memory_.Exists(PathOf(first_.key)));
+  EXPECT_FALSE(memory_.Exists(PathOf(first_.key, ".pin")));
+  tier.reset();
+  EXPECT_FALSE(OpenTier()->Contains(first_.key)) << "or what was deleted would come back";
+}
+
+TEST_F(DiskTierFaultsTest, AnErasureThatFailedIsTriedAgain) {
+  auto tier = OpenTier();
+  ASSERT_TRUE(Put(*tier, first_).ok());
+  faulty_.FailAll(Operation::kUnlink, kDeviceError);
+  EXPECT_EQ(tier->Erase(kAllNamespaces, first_.key).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(tier->Erase(kAllNamespaces, first_.key).status().code(), absl::StatusCode::kUnavailable);
+  faulty_.Heal();
+  EXPECT_TRUE(*tier->Erase(kAllNamespaces, first_.key));
+  tier.reset();
+  EXPECT_FALSE(OpenTier()->Contains(first_.key));
+}
+
 TEST_F(DiskTierFaultsTest, PinsAndErasuresThatFailSaySo) {
   auto tier = OpenTier();
   ASSERT_TRUE(Put(*tier, first_).ok());
