@@ -7,6 +7,9 @@
 //     <root>/quarantine/<64 digits>.kvb1            damaged entries, for people to look at
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -43,6 +46,16 @@ struct DiskPaths {
   }
   std::string Pin(const ChunkKey& key) const { return absl::StrCat(Folder(key), "/", key.ToHex(), ".pin"); }
 
+  /// Whether a file in Temporary() is ours. The folder that a server is given may have had one of that name.
+  static bool IsTemporaryName(std::string_view name) {
+    const size_t dot = name.find('.');
+    return dot == kKeyDigits && IsKey(name.substr(0, dot)) && dot + 1 < name.size() &&
+           name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
+  }
+  /// Whether a file in Quarantine() is ours.
+  static bool IsQuarantineName(std::string_view name) {
+    return name.size() == kKeyDigits + 5 && name.ends_with(".kvb1") && IsKey(name.substr(0, kKeyDigits));
+  }
   /// "ab": a folder of ours.
   static bool IsFolderName(std::string_view name) {
     return name.size() == 2 && IsLowerHex(name[0]) && IsLowerHex(name[1]);
@@ -53,16 +66,18 @@ struct DiskPaths {
                                        std::string_view suffix) {
     if (!name.ends_with(suffix)) return std::nullopt;
     name.remove_suffix(suffix.size());
-    if (name.size() != 64 || name.substr(0, 2) != outer || name.substr(2, 2) != inner) return std::nullopt;
-    for (const char c : name) {
-      if (!IsLowerHex(c)) return std::nullopt;
-    }
+    if (!IsKey(name) || name.substr(0, 2) != outer || name.substr(2, 2) != inner) return std::nullopt;
     const absl::StatusOr<ChunkKey> key = ChunkKey::FromHex(name);
     if (!key.ok()) return std::nullopt;
     return *key;
   }
 
  private:
+  static constexpr size_t kKeyDigits = 64;
+
+  static bool IsKey(std::string_view name) {
+    return name.size() == kKeyDigits && std::all_of(name.begin(), name.end(), IsLowerHex);
+  }
   static bool IsLowerHex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
 };
 

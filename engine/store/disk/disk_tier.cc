@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,12 +86,14 @@ absl::Status DiskTier::Start() {
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<FolderItem> temporary, fs_.List(paths_.Temporary()));
   int64_t num_temporary = 0;
   for (const FolderItem& item : temporary) {
-    if (item.is_folder) continue;
+    if (!item.is_file || !internal::DiskPaths::IsTemporaryName(item.name)) continue;
     KVBLEND_RETURN_IF_ERROR(fs_.Unlink(absl::StrCat(paths_.Temporary(), "/", item.name)));
     ++num_temporary;
   }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<FolderItem> quarantined, fs_.List(paths_.Quarantine()));
-  files_.SetQuarantinedFiles(static_cast<int64_t>(quarantined.size()));
+  files_.SetQuarantinedFiles(std::count_if(quarantined.begin(), quarantined.end(), [](const auto& item) {
+    return internal::DiskPaths::IsQuarantineName(item.name);
+  }));
   KVBLEND_ASSIGN_OR_RETURN(const internal::ScanCounts found,
                            internal::ScanFolder(fs_, paths_, files_, read_health_, options_.num_scan_threads,
                                                 [this](const EntryHeader& header, bool pinned) {

@@ -106,8 +106,10 @@ class Auditor {
       KVBLEND_ASSIGN_OR_RETURN(lock, internal::LockFolder(fs_, paths_));
       KVBLEND_RETURN_IF_ERROR(MakeFolders(fs_, paths_.Quarantine()));
     }
-    KVBLEND_ASSIGN_OR_RETURN(const FileTotals quarantine, internal::TotalsOf(fs_, paths_.Quarantine()));
-    KVBLEND_ASSIGN_OR_RETURN(const FileTotals temporary, internal::TotalsOf(fs_, paths_.Temporary()));
+    KVBLEND_ASSIGN_OR_RETURN(const FileTotals quarantine,
+                             internal::TotalsOf(fs_, paths_.Quarantine(), DiskPaths::IsQuarantineName));
+    KVBLEND_ASSIGN_OR_RETURN(const FileTotals temporary,
+                             internal::TotalsOf(fs_, paths_.Temporary(), DiskPaths::IsTemporaryName));
     {
       absl::MutexLock mutex_lock(&mutex_);
       audit_.quarantine = quarantine;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -81,12 +82,12 @@ absl::Status RemoveEntries(FileSystem& fs, const DiskPaths& paths, const Cleanup
   return status;
 }
 
-absl::Status RemoveFiles(FileSystem& fs, const std::string& folder) {
+absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*is_ours)(std::string_view name)) {
   const absl::StatusOr<std::vector<FolderItem>> items = fs.List(folder);
   if (absl::IsNotFound(items.status())) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(items.status());
   for (const FolderItem& item : *items) {
-    if (item.is_folder) continue;
+    if (!item.is_file || !is_ours(item.name)) continue;
     KVBLEND_RETURN_IF_ERROR(internal::UnlinkIfThere(fs, absl::StrCat(folder, "/", item.name)));
   }
   return fs.SyncFolder(folder);
@@ -120,8 +121,9 @@ absl::StatusOr<CleanupResult> CleanUpFolder(const CleanupOptions& options) {
   Choose(std::move(audit.entries), options, result);
   if (options.dry_run) return result;
   KVBLEND_RETURN_IF_ERROR(RemoveEntries(fs, paths, options, result.removed));
-  KVBLEND_RETURN_IF_ERROR(RemoveFiles(fs, paths.Temporary()));
-  if (options.quarantine) KVBLEND_RETURN_IF_ERROR(RemoveFiles(fs, paths.Quarantine()));
+  KVBLEND_RETURN_IF_ERROR(RemoveFiles(fs, paths.Temporary(), DiskPaths::IsTemporaryName));
+  if (options.quarantine)
+    KVBLEND_RETURN_IF_ERROR(RemoveFiles(fs, paths.Quarantine(), DiskPaths::IsQuarantineName));
   return result;
 }
 

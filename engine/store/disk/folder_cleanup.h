@@ -44,8 +44,8 @@ struct CleanupResult {
   int64_t damaged = 0;      // not looked at further: see AuditFolder
 };
 
-/// Pinned entries stay. Damaged, foreign and newer files are left alone. Temporary files, which are nobody's
-/// while no server runs, go always.
+/// Pinned entries stay. Damaged, foreign and newer files are left alone, wherever they lie. Temporary files,
+/// which are nobody's while no server runs, go always.
 /// Errors as of AuditFolder, but that the lock is taken unless dry_run; what was removed before an error
 /// stays removed.
 absl::StatusOr<CleanupResult> CleanUpFolder(const CleanupOptions& options);

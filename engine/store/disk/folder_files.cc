@@ -120,10 +120,11 @@ absl::StatusOr<FolderFiles> ListFolderFiles(
   return files;
 }
 
-absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder) {
+absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder,
+                                    bool (*is_ours)(std::string_view name)) {
   FileTotals totals;
   KVBLEND_RETURN_IF_ERROR(ForEachItem(fs, folder, [&](const FolderItem& item) {
-    if (!item.is_file) return absl::OkStatus();
+    if (!item.is_file || !is_ours(item.name)) return absl::OkStatus();
     const absl::StatusOr<std::unique_ptr<File>> file =
         fs.Open(absl::StrCat(folder, "/", item.name), OpenMode::kRead);
     if (absl::IsNotFound(file.status())) return absl::OkStatus();  // gone meanwhile

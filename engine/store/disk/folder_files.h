@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,8 +36,10 @@ absl::StatusOr<FolderFiles> ListFolderFiles(
     FileSystem& fs, const DiskPaths& paths, int num_threads, const std::function<bool()>& keep_going,
     const std::function<absl::Status(const absl::Status&)>& on_listed);
 
-/// Number and bytes of the regular files in a folder; zeros where there is no such folder.
-absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder);
+/// Number and bytes of the regular files in a folder whose names are ours; zeros where there is no such
+/// folder.
+absl::StatusOr<FileTotals> TotalsOf(FileSystem& fs, const std::string& folder,
+                                    bool (*is_ours)(std::string_view name));
 
 /// Takes the folder's lock for someone who is no server. kFailedPrecondition names the folder and who has it.
 absl::StatusOr<std::unique_ptr<FileLock>> LockFolder(FileSystem& fs, const DiskPaths& paths);

@@ -161,7 +161,7 @@ void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
                   "Remove entries of all models except this file or folder")
       ->type_name("FILE")
       ->excludes(model);
-  command.add_flag("--quarantine", flags.quarantine, "Also remove everything in quarantine");
+  command.add_flag("--quarantine", flags.quarantine, "Also remove the damaged entries in quarantine");
   command.add_flag("--dry-run", flags.dry_run,
                    "Only tell what would be removed; safe while a server uses the folder");
   command.add_flag("--json", flags.json, "One JSON object");

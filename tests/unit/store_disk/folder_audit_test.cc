@@ -54,8 +54,12 @@ class FolderAuditTest : public DiskTierTest {
 };
 
 TEST_F(FolderAuditTest, TellsWhatIsThere) {
-  memory_.SetContents("/var/chunks/tmp/half.1", std::vector<std::byte>(100));
-  memory_.SetContents("/var/chunks/quarantine/old.kvb1", std::vector<std::byte>(30));
+  const std::string hex(64, 'a');
+  memory_.SetContents("/var/chunks/tmp/" + hex + ".1", std::vector<std::byte>(100));
+  memory_.SetContents("/var/chunks/quarantine/" + hex + ".kvb1", std::vector<std::byte>(30));
+  for (const char* of_others : {"tmp/mine", "quarantine/mine"}) {
+    memory_.SetContents(std::string("/var/chunks/") + of_others, std::vector<std::byte>(10));
+  }
   const FolderAudit audit = Audit();
   EXPECT_THAT(audit.findings, IsEmpty());
   ASSERT_THAT(audit.entries, SizeIs(2));

@@ -133,22 +133,26 @@ TEST_F(FolderCleanupTest, RoomTakesTheCheapestFirstAndOfEqualsTheOldest) {
 }
 
 TEST_F(FolderCleanupTest, QuarantineOnlyWhenAskedForTemporaryFilesAlways) {
-  memory_.SetContents("/var/chunks/tmp/half.1", std::vector<std::byte>(100));
-  memory_.SetContents("/var/chunks/quarantine/old.kvb1", std::vector<std::byte>(30));
+  const std::string hex(64, 'a');
+  memory_.SetContents("/var/chunks/tmp/" + hex + ".1", std::vector<std::byte>(100));
+  memory_.SetContents("/var/chunks/quarantine/" + hex + ".kvb1", std::vector<std::byte>(30));
+  for (const char* of_others : {"tmp/mine", "quarantine/mine"}) {
+    memory_.SetContents(std::string("/var/chunks/") + of_others, std::vector<std::byte>(10));
+  }
   auto result = CleanUpFolder(Options());
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->temporary.files, 1);
   EXPECT_EQ(result->temporary.bytes, 100);
   EXPECT_EQ(result->quarantine.files, 0);
-  EXPECT_EQ(NumFilesIn("tmp"), 0);
-  EXPECT_EQ(NumFilesIn("quarantine"), 1);
+  EXPECT_EQ(NumFilesIn("tmp"), 1) << "what is not ours";
+  EXPECT_EQ(NumFilesIn("quarantine"), 2);
   CleanupOptions options = Options();
   options.quarantine = true;
   result = CleanUpFolder(options);
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->quarantine.files, 1);
   EXPECT_EQ(result->quarantine.bytes, 30);
-  EXPECT_EQ(NumFilesIn("quarantine"), 0);
+  EXPECT_EQ(NumFilesIn("quarantine"), 1) << "what is not ours";
 }
 
 TEST_F(FolderCleanupTest, DamageIsCountedAndLeft) {
