@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
+#include "engine/api/prompt_too_long.h"
 #include "engine/text/utf8.h"
 
 namespace kvblend::prompt {
@@ -126,8 +127,7 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   builder.End(SpanKind::kQuestion);
 
   if (!builder.fits()) {
-    return absl::InvalidArgumentError(absl::StrCat("the prompt has ", builder.count(),
-                                                   " tokens; allowed: up to ", limits.max_prompt_tokens));
+    return PromptTooLongError(builder.count(), limits.max_prompt_tokens);
   }
   // Formats trim questions, and vocabularies may have nothing for a character.
   if (layout.spans.back().size() == 0) {

@@ -4,6 +4,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "engine/api/prompt_too_long.h"
 #include "server/json/json.h"
 
 namespace kvblend::server::openai {
@@ -54,11 +55,6 @@ std::string LeadingField(absl::string_view message) {
   return "";
 }
 
-// Whether the engine says that a prompt has more tokens than the context.
-bool IsTooLong(absl::string_view message) {
-  return absl::StartsWith(message, "the prompt has ") && absl::StrContains(message, " tokens; allowed: ");
-}
-
 std::string TypeOf(int http_status) {
   if (http_status == 401) return "authentication_error";
   if (http_status == 403) return "permission_error";
@@ -76,7 +72,7 @@ Error ErrorOf(const absl::Status& status) {
   if (code.has_value()) error.code = std::string(*code);
   if (absl::IsResourceExhausted(status)) error.code = "rate_limit_exceeded";
   // OpenAI's code, by which clients tell that less of a conversation would do.
-  if (absl::IsInvalidArgument(status) && IsTooLong(status.message())) error.code = "context_length_exceeded";
+  if (IsPromptTooLong(status)) error.code = "context_length_exceeded";
   return error;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/base/config.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "engine/api/prompt_too_long.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/openai/chunk_request.h"
@@ -364,8 +365,7 @@ TEST(ErrorTest, StatusesAreOpenAIs) {
   EXPECT_EQ(ErrorOf(ModelNotFound("a", "b")).http_status, 404);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).http_status, 429);
   EXPECT_EQ(ErrorOf(absl::ResourceExhaustedError("full")).code, "rate_limit_exceeded");
-  const absl::Status too_long = absl::InvalidArgumentError("the prompt has 9 tokens; allowed: up to 8");
-  EXPECT_EQ(ErrorOf(too_long).code, "context_length_exceeded");
+  EXPECT_EQ(ErrorOf(PromptTooLongError(9, 8)).code, "context_length_exceeded");
   EXPECT_EQ(ErrorOf(absl::InvalidArgumentError("the prompt has no question")).code, "");
   EXPECT_EQ(ErrorOf(absl::UnavailableError("starting")).http_status, 503);
   EXPECT_EQ(ErrorOf(absl::CancelledError("gone")).http_status, 499);
