@@ -5,11 +5,32 @@
 #include <limits>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::store {
+namespace {
+
+/// Asks a tier for those keys together that is_wanted(index) says, and hands each answer to take(index,
+/// answer). Does not ask for nothing.
+template <typename Key, typename IsWanted, typename Ask, typename Take>
+void AskTogether(absl::Span<const Key> keys, const IsWanted& is_wanted, const Ask& ask, const Take& take) {
+  std::vector<size_t> wanted;
+  std::vector<Key> asked;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!is_wanted(i)) continue;
+    wanted.push_back(i);
+    asked.push_back(keys[i]);
+  }
+  if (asked.empty()) return;
+  auto answers = ask(asked);
+  for (size_t i = 0; i < wanted.size(); ++i) take(wanted[i], std::move(answers[i]));
+}
+
+}  // namespace
 
 LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory& memory,
                        int64_t max_queued_write_bytes, std::function<absl::Time()> now)
@@ -132,18 +153,12 @@ std::vector<std::shared_ptr<LowerTierEntry>> LowerTiers::Open(absl::Span<const C
                                                               absl::Time deadline) {
   std::vector<std::shared_ptr<LowerTierEntry>> opened(keys.size());
   for (const Level& level : levels_) {
-    std::vector<size_t> wanted;
-    std::vector<ChunkKey> asked;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (opened[i] != nullptr || IsUnreadable(keys[i], level.tier->tier())) continue;
-      wanted.push_back(i);
-      asked.push_back(keys[i]);
-    }
-    if (wanted.empty()) continue;
-    auto entries = level.tier->OpenEntries(asked, deadline);
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (entries[i].ok()) opened[wanted[i]] = *std::move(entries[i]);
-    }
+    AskTogether(
+        keys, [&](size_t i) { return opened[i] == nullptr && !IsUnreadable(keys[i], level.tier->tier()); },
+        [&](const std::vector<ChunkKey>& asked) { return level.tier->OpenEntries(asked, deadline); },
+        [&](size_t i, absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry) {
+          if (entry.ok()) opened[i] = *std::move(entry);
+        });
   }
   return opened;
 }
@@ -152,16 +167,10 @@ std::vector<std::optional<ContentMatch>> LowerTiers::FindAnyAnchor(absl::Span<co
                                                                    absl::Time deadline) const {
   std::vector<std::optional<ContentMatch>> matches(content_keys.size());
   for (const Level& level : levels_) {
-    std::vector<size_t> wanted;
-    std::vector<ContentKey> asked;
-    for (size_t i = 0; i < content_keys.size(); ++i) {
-      if (matches[i].has_value()) continue;
-      wanted.push_back(i);
-      asked.push_back(content_keys[i]);
-    }
-    if (wanted.empty()) break;
-    const auto found = level.tier->FindAnyAnchor(asked, deadline);
-    for (size_t i = 0; i < wanted.size(); ++i) matches[wanted[i]] = found[i];
+    AskTogether(
+        content_keys, [&](size_t i) { return !matches[i].has_value(); },
+        [&](const std::vector<ContentKey>& asked) { return level.tier->FindAnyAnchor(asked, deadline); },
+        [&](size_t i, std::optional<ContentMatch> match) { matches[i] = std::move(match); });
   }
   return matches;
 }
@@ -260,16 +269,10 @@ std::vector<std::optional<ChunkInfo>> LowerTiers::StatAll(NamespaceFilter filter
                                                           absl::Span<const ChunkKey> keys) const {
   std::vector<std::optional<ChunkInfo>> infos(keys.size());
   for (const Level& level : levels_) {
-    std::vector<size_t> wanted;
-    std::vector<ChunkKey> asked;
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (infos[i].has_value()) continue;
-      wanted.push_back(i);
-      asked.push_back(keys[i]);
-    }
-    if (wanted.empty()) break;
-    std::vector<std::optional<ChunkInfo>> found = level.tier->StatAll(filter, asked);
-    for (size_t i = 0; i < wanted.size(); ++i) infos[wanted[i]] = std::move(found[i]);
+    AskTogether(
+        keys, [&](size_t i) { return !infos[i].has_value(); },
+        [&](const std::vector<ChunkKey>& asked) { return level.tier->StatAll(filter, asked); },
+        [&](size_t i, std::optional<ChunkInfo> info) { infos[i] = std::move(info); });
   }
   return infos;
 }
