@@ -27,7 +27,7 @@ const char* FinishReasonOf(v1::FinishReason reason) {
 
 std::string Event(const char* type, Json object) {
   object["type"] = type;
-  return absl::StrCat("event: ", type, "\ndata: ", OnOneLine(ToText(object)), "\n\n");
+  return absl::StrCat("event: ", type, "\ndata: ", EscapeLineEnds(ToText(object)), "\n\n");
 }
 
 /// {"index": 0, "delta": {"message": {part: value}}}

@@ -113,7 +113,7 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes) try {
 
 std::string ToText(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string OnOneLine(std::string_view json) {
+std::string EscapeLineEnds(std::string_view json) {
   return absl::StrReplaceAll(
       absl::string_view(json.data(), json.size()),
       {{"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}});

@@ -28,9 +28,9 @@ absl::StatusOr<Json> ParseObject(std::string_view bytes);
 /// On one line; what is no UTF-8 is replaced. Throws nothing but std::bad_alloc.
 std::string ToText(const Json& json);
 
-/// The same JSON on what every reader takes for one line: U+0085, U+2028 and U+2029, which may stand in a
-/// string as they are, end a line for some readers of event streams, and are escaped.
-std::string OnOneLine(std::string_view json);
+/// The same JSON with U+0085, U+2028 and U+2029 escaped. JSON may have them in strings as they are, but some
+/// readers of event streams take each for the end of a line.
+std::string EscapeLineEnds(std::string_view json);
 
 /// A kInvalidArgument that carries the name of its field, such as "stop[2]". `message` must contain nothing
 /// that the client wrote.

@@ -51,7 +51,7 @@ int64_t CachedTokens(const v1::PromptReport& report) {
 }
 
 std::string ServerSentEvent(const std::string& data) {
-  return absl::StrCat("data: ", OnOneLine(data), "\n\n");
+  return absl::StrCat("data: ", EscapeLineEnds(data), "\n\n");
 }
 
 GenerationAnswer::GenerationAnswer(AnswerForm form, AnswerHead head) : form_(form), head_(std::move(head)) {

@@ -13,7 +13,7 @@ import httpx
 
 @functools.cache
 def _well_known() -> ssl.SSLContext:
-    """Made once: reading the authorities takes some 40 ms, and integrations make a client for each request, on the event loop."""
+    """Made once: reading the authorities takes long, and integrations make a client for each request, on the event loop."""
     return httpx.create_ssl_context()
 
 

@@ -35,7 +35,8 @@ class CorpusReader {
     std::vector<std::string> paths;  // files of any name, and folders, of which .txt, .md and .jsonl are read
     std::string text_field = "text";  // of lines of JSON
     std::string id_field = "id";
-    /// What comes out: no document where it lies in a folder of `paths`, and none of `paths` itself.
+    /// The file that the command writes. It is passed over where it lies in a folder of `paths`, and refused
+    /// as one of `paths`. Empty: none.
     std::string skipped_file = {};
     int64_t max_line_bytes = kMaxStreamBytes;  // of JSON: more is not kept in memory
   };
