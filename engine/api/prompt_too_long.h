@@ -1,5 +1,5 @@
-// The error for a prompt with more tokens than fit. Servers can tell it from others, for protocols that have a
-// code of their own for it: the mark travels with the status.
+// The error for a prompt with more tokens than fit. Servers can tell it from others, for protocols that have
+// a code of their own for it: the mark travels with the status.
 #pragma once
 
 #include <cstdint>
