@@ -366,6 +366,21 @@ absl::Status Backend::KvDeviation(Stream& stream, ConstMatrixView fresh, KvSecti
   return DoKvDeviation(stream, fresh, stored, out);
 }
 
+absl::Status Backend::SpreadDeviation(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                      absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                      const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                      KvPagesView pages) {
+  constexpr absl::string_view kOp = "SpreadDeviation";
+  KVBLEND_RETURN_IF_ERROR(CheckScatter(kOp, *this, plan, rope, pages));
+  KVBLEND_RETURN_IF_ERROR(CheckSpreadRanges(kOp, ranges, plan, rope));
+  KVBLEND_RETURN_IF_ERROR(CheckSpread(kOp, "keys", keys));
+  KVBLEND_RETURN_IF_ERROR(CheckSpread(kOp, "values", values));
+  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim;
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "k", k, plan.num_rows(), cols, {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "v", v, plan.num_rows(), cols, {kF32}));
+  return DoSpreadDeviation(stream, plan, rope, ranges, keys, values, k, v, pages);
+}
+
 absl::Status Backend::ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out) {
   constexpr absl::string_view kOp = "ValueLengths";
   KVBLEND_RETURN_IF_ERROR(CheckPagesOfPlan(kOp, *this, plan, pages));

@@ -352,6 +352,18 @@ class Backend {
   ///   fresh: f32 [n, d];  stored: [n, d], either part, any encoding;  out: f32 [1, n]
   absl::Status KvDeviation(Stream& stream, ConstMatrixView fresh, KvSectionView stored, MatrixView out);
 
+  /// Moves what the pages hold of the tokens of each range by how the fresh KV of the plan's rows in it
+  /// deviates from what the pages hold of these: d_i = fresh - held, K before RoPE. A token without a row
+  /// takes on the sum over the rows of w_i d_i / (reserve + sum of w_i), with the weights of `keys` for K and
+  /// of `values` for V (docs/algorithm.md, "Deviations are passed on"). What the rows' own slots hold
+  /// afterwards is undefined; ranges with a row for every token, or with none, stay as they are.
+  ///   plan: of one sequence;  ranges: host, positions of it, ascending, none twice;
+  ///   k (un-rotated), v: f32 [plan.num_rows, num_kv_heads * head_dim]
+  absl::Status SpreadDeviation(Stream& stream, const BatchPlan& plan, const RopeTable& rope,
+                               absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                               const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                               KvPagesView pages);
+
   /// How long the value vector of each cached position is: out[j] = the root of the sum of squares of what
   /// position j has in pages.v, all kv heads together. Sums are carried in fp32. What was never written gives
   /// whatever the pages hold.
@@ -438,6 +450,10 @@ class Backend {
                                                     const AttentionSpec&, KvPagesView, MatrixView out,
                                                     MatrixView mass);
   virtual absl::Status DoKvDeviation(Stream&, ConstMatrixView, KvSectionView, MatrixView) = 0;
+  virtual absl::Status DoSpreadDeviation(Stream&, const BatchPlan&, const RopeTable&,
+                                         absl::Span<const ColumnRange>, const DeviationSpread& keys,
+                                         const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                         KvPagesView) = 0;
   virtual absl::Status DoValueLengths(Stream&, const BatchPlan&, KvPagesView, MatrixView) = 0;
   virtual absl::Status DoMassScores(Stream&, ConstMatrixView mass, ConstMatrixView lengths,
                                     absl::Span<const ColumnRange> counted,

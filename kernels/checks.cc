@@ -154,6 +154,34 @@ absl::Status CheckColumns(absl::string_view op, absl::string_view what, absl::Sp
   return absl::OkStatus();
 }
 
+absl::Status CheckSpreadRanges(absl::string_view op, absl::Span<const ColumnRange> ranges,
+                               const BatchPlan& plan, const RopeTable& rope) {
+  if (plan.num_sequences() != 1) {
+    return Invalid(op, "the plan has ", plan.num_sequences(), " sequences; allowed: 1");
+  }
+  const int64_t end = std::min(plan.total_kv_len(), rope.max_position());
+  KVBLEND_RETURN_IF_ERROR(CheckColumns(op, "ranges", ranges, end));
+  for (size_t i = 1; i < ranges.size(); ++i) {
+    if (ranges[i].begin >= ranges[i - 1].end) continue;
+    return Invalid(op, "ranges[", i, "] begins at ", ranges[i].begin, "; allowed: from ", ranges[i - 1].end,
+                   " on, where the range before it ends");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSpread(absl::string_view op, absl::string_view what, const DeviationSpread& spread) {
+  const auto check = [&](absl::string_view field, float value, bool ok, absl::string_view allowed) {
+    return ok && std::isfinite(value)
+               ? absl::OkStatus()
+               : Invalid(op, what, ".", field, " is ", value, "; allowed: finite, ", allowed);
+  };
+  absl::Status status = check("reach", spread.reach, spread.reach > 0 && spread.reach <= kMaxSpreadReach,
+                              absl::StrCat("above 0, at most ", kMaxSpreadReach));
+  status.Update(check("anywhere", spread.anywhere, spread.anywhere >= 0, "at least 0"));
+  status.Update(check("reserve", spread.reserve, spread.reserve > 0, "above 0"));
+  return status;
+}
+
 absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const SamplingSpec& spec,
                                int64_t vocab_size) {
   const auto check = [&](absl::string_view field, auto value, bool ok, const auto&... allowed) {

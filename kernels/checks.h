@@ -53,6 +53,11 @@ absl::Status CheckSectionDisjoint(absl::string_view op, KvSectionView section, a
 /// Ranges within 0 .. cols, not backwards.
 absl::Status CheckColumns(absl::string_view op, absl::string_view what, absl::Span<const ColumnRange> ranges,
                           int64_t cols);
+/// Ranges of one sequence's positions, ascending, none twice, that a rope table of max_position has.
+absl::Status CheckSpreadRanges(absl::string_view op, absl::Span<const ColumnRange> ranges,
+                               const BatchPlan& plan, const RopeTable& rope);
+/// The weights called `what`.
+absl::Status CheckSpread(absl::string_view op, absl::string_view what, const DeviationSpread& spread);
 /// Spec `index` of several, for rows of `vocab_size` logits.
 absl::Status CheckSamplingSpec(absl::string_view op, size_t index, const SamplingSpec& spec,
                                int64_t vocab_size);

@@ -37,4 +37,16 @@ struct AttentionSpec {
   }
 };
 
+/// How Backend::SpreadDeviation weighs a row for a token of its range that is `distance` tokens away, by
+/// exp(-distance / reach) + anywhere, and how much of the rows' weighted deviations such a token takes on:
+/// their sum / (reserve + the sum of the weights), the less the fewer rows there are and the farther away.
+/// Where `anywhere` is 0, a token farther than kSpreadReaches times `reach` from every row stays as it is.
+struct DeviationSpread {
+  float reach = 8;  // tokens, above 0, at most kMaxSpreadReach
+  float anywhere = 0;
+  float reserve = 2;  // above 0
+};
+inline constexpr float kSpreadReaches = 6;
+inline constexpr float kMaxSpreadReach = 1000;
+
 }  // namespace kvblend::kernels

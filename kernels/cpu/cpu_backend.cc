@@ -22,6 +22,7 @@
 #include "kernels/cpu/experts/experts.h"
 #include "kernels/cpu/kv/correction.h"
 #include "kernels/cpu/kv/sections.h"
+#include "kernels/cpu/kv/spread.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/packed_weights.h"
@@ -250,6 +251,16 @@ class CpuBackend final : public HostBackend {
                                KvPagesView pages, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
     return CpuAttentionMass(context_, {*plan, q, spec, pages}, out);
+  }
+
+  absl::Status DoSpreadDeviation(Stream&, const BatchPlan& batch, const RopeTable& table,
+                                 absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                 const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                 KvPagesView pages) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    CpuSpreadDeviation(context_, {*plan, *rope, pages}, ranges, keys, values, k, v);
+    return absl::OkStatus();
   }
 
   absl::Status DoValueLengths(Stream&, const BatchPlan& batch, KvPagesView pages, MatrixView out) override {

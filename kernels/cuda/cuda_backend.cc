@@ -278,6 +278,13 @@ class CudaBackend final : public Backend {
                     kOp);
   }
 
+  absl::Status DoSpreadDeviation(Stream& stream, const BatchPlan& batch, const RopeTable& table,
+                                 absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                 const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                 KvPagesView pages) override {
+    return SpreadDeviationOfRows(Of(stream), batch, table, ranges, keys, values, k, v, pages);
+  }
+
   absl::Status DoValueLengths(Stream& stream, const BatchPlan& batch, KvPagesView pages,
                               MatrixView out) override {
     constexpr absl::string_view kOp = "ValueLengths";

@@ -22,11 +22,14 @@
 #include "kernels/reference/elements.h"
 #include "kernels/reference/encode_section.h"
 #include "kernels/reference/experts.h"
+#include "kernels/reference/rotation.h"
+#include "kernels/reference/spread_deviation.h"
 
 namespace kvblend::kernels {
 namespace {
 
 using reference::Get;
+using reference::RotateHead;
 using reference::Set;
 
 class ReferenceWeights final : public PackedWeights {
@@ -75,20 +78,6 @@ class ReferenceKvCorrection final : public KvCorrection {
   const int64_t cols_, rank_;
   const std::vector<float> scale_, offset_, down_, up_;
 };
-
-// Rotates one head in place.
-void RotateHead(const HostRopeTable& rope, int64_t position, float* head) {
-  const int64_t half = rope.head_dim() / 2;
-  for (int64_t i = 0; i < half; ++i) {
-    const bool interleaved = rope.layout() == RopeLayout::kInterleaved;
-    float& a = head[interleaved ? 2 * i : i];
-    float& b = head[interleaved ? 2 * i + 1 : i + half];
-    const float cos = rope.cos(position)[i], sin = rope.sin(position)[i];
-    const float rotated_a = a * cos - b * sin;
-    b = a * sin + b * cos;
-    a = rotated_a;
-  }
-}
 
 float SoftCapped(float x, float cap) { return cap * std::tanh(x / cap); }
 
@@ -352,6 +341,16 @@ class ReferenceBackend final : public HostBackend {
         for (int32_t d = 0; d < pages.head_dim; ++d) Set(out, i, int64_t{h} * pages.head_dim + d, sum[d]);
       }
     }
+    return absl::OkStatus();
+  }
+
+  absl::Status DoSpreadDeviation(Stream&, const BatchPlan& batch, const RopeTable& table,
+                                 absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                 const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                 KvPagesView pages) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* plan, HostBatchPlan::From(batch));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* rope, HostRopeTable::From(table));
+    SpreadDeviationByDefinition(*plan, *rope, ranges, keys, values, k, v, pages);
     return absl::OkStatus();
   }
 

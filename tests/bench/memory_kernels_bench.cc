@@ -160,6 +160,29 @@ void BM_KvScatter(benchmark::State& state) {
 }
 BENCHMARK(BM_KvScatter)->Arg(0)->Arg(1)->UseRealTime();
 
+// Deviations of some tokens passed on to all others of chunks of 600, all 30 layers. Arg: tokens that pass
+// them on, per 100.
+void BM_SpreadDeviation(benchmark::State& state) {
+  const std::vector<int32_t> rows = Spread(kContext * state.range(0) / 100);
+  std::vector<ColumnRange> chunks;
+  for (int32_t begin = 0; begin < kContext; begin += 600) chunks.push_back({begin, begin + 600});
+  const auto rope = MakeRope(RopeLayout::kInterleaved);
+  std::vector<Kv> layers;
+  for (int layer = 0; layer < kLayers; ++layer) layers.emplace_back(rows);
+  const auto fresh_rows = static_cast<int64_t>(rows.size());
+  Matrix k(DataType::kF32, fresh_rows, kKvWidth), v(DataType::kF32, fresh_rows, kKvWidth);
+  const double seconds = Measure(state, [&] {
+    absl::Status status;
+    for (Kv& layer : layers) {
+      status.Update(Cpu().SpreadDeviation(TheStream(), *layer.plan, *rope, chunks, {.anywhere = 0},
+                                          {.anywhere = 0.05f}, k.view, v.view, layer.view));
+    }
+    return status;
+  });
+  ReportMoved(state, seconds, 2 * kLayers * kPageBytes, 2 * kLayers * kPageBytes);
+}
+BENCHMARK(BM_SpreadDeviation)->Arg(5)->Arg(15)->UseRealTime();
+
 // One layer's KV into its stored form, as int8. Arg: 0 K, 1 V.
 void BM_EncodeKv(benchmark::State& state) {
   const KvPart part = state.range(0) == 0 ? KvPart::kKey : KvPart::kValue;

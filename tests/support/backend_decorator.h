@@ -144,6 +144,12 @@ class BackendDecorator : public kernels::Backend {
   absl::Status DoKvDeviation(Stream& stream, View fresh, kernels::KvSectionView stored, Out out) override {
     return inner_->KvDeviation(stream, fresh, stored, out);
   }
+  absl::Status DoSpreadDeviation(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                                 absl::Span<const kernels::ColumnRange> ranges,
+                                 const kernels::DeviationSpread& keys, const kernels::DeviationSpread& values,
+                                 View k, View v, kernels::KvPagesView pages) override {
+    return inner_->SpreadDeviation(stream, plan, rope, ranges, keys, values, k, v, pages);
+  }
   absl::Status DoValueLengths(Stream& stream, const Plan& plan, kernels::KvPagesView pages,
                               Out out) override {
     return inner_->ValueLengths(stream, plan, pages, out);

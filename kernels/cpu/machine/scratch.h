@@ -27,6 +27,7 @@ enum class ScratchSlot : uint8_t {
   kCodes,
   kWeights,
   kHeads,
+  kSpread,
   kCount
 };
 

@@ -85,6 +85,29 @@ void RotateHeadsFrom(RopeLayout layout, const float* cos, const float* sin, int6
   }
 }
 
+void UnrotateHeadImpl(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, float* x) {
+  const size_t half = head_dim / 2;
+  ForEach(half, [&](auto d, size_t i) HWY_ATTR {
+    hn::Vec<decltype(d)> a, b;
+    if (layout == RopeLayout::kInterleaved) {
+      hn::LoadInterleaved2(d, x + 2 * i, a, b);
+    } else {
+      a = hn::LoadU(d, x + i);
+      b = hn::LoadU(d, x + i + half);
+    }
+    const auto c = hn::LoadU(d, cos + i), s = hn::LoadU(d, sin + i);
+    const auto squares = hn::MulAdd(c, c, hn::Mul(s, s));
+    const auto first = hn::Div(hn::MulAdd(a, c, hn::Mul(b, s)), squares);
+    const auto second = hn::Div(hn::NegMulAdd(a, s, hn::Mul(b, c)), squares);
+    if (layout == RopeLayout::kInterleaved) {
+      hn::StoreInterleaved2(first, second, d, x + 2 * i);
+    } else {
+      hn::StoreU(first, d, x + i);
+      hn::StoreU(second, d, x + i + half);
+    }
+  });
+}
+
 void RotateHeadsToImpl(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim,
                        int64_t num_heads, const void* in, DataType in_dtype, void* out, DataType out_dtype,
                        int64_t out_head_stride) {
@@ -99,6 +122,7 @@ HWY_AFTER_NAMESPACE();
 namespace kvblend::kernels::simd {
 
 HWY_EXPORT(RotateHeadsToImpl);
+HWY_EXPORT(UnrotateHeadImpl);
 
 void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
                  float* x) {
@@ -112,6 +136,10 @@ void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_
                    int64_t out_head_stride) {
   HWY_DYNAMIC_DISPATCH(RotateHeadsToImpl)
   (layout, cos, sin, head_dim, num_heads, in, in_dtype, out, out_dtype, out_head_stride);
+}
+
+void UnrotateHead(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, float* x) {
+  HWY_DYNAMIC_DISPATCH(UnrotateHeadImpl)(layout, cos, sin, head_dim, x);
 }
 
 }  // namespace kvblend::kernels::simd

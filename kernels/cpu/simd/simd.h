@@ -75,6 +75,30 @@ void RotateHeads(RopeLayout layout, const float* cos, const float* sin, int64_t 
 void RotateHeadsTo(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, int64_t num_heads,
                    const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t out_head_stride);
 
+/// The inverse of RotateHeads for one head in place; cos and sin may have a magnitude.
+void UnrotateHead(RopeLayout layout, const float* cos, const float* sin, int64_t head_dim, float* x);
+
+// --- spread.cc: SpreadDeviation (kernels/backend.h) ---
+
+/// What a token's K or V of one head is moved by: weighted sums of deviations, those of the rows before the
+/// token and of the rows behind it.
+struct TokenMove {
+  const float* before = nullptr;  // [n]
+  const float* after = nullptr;   // [n]
+  float before_factor = 0;
+  float after_factor = 0;
+  float all_factor = 0;
+};
+/// out[t] = the factors of moves[t] times before, after and `all`. all: [n]; out: [tokens, n]
+void SumMoves(const TokenMove* moves, int64_t tokens, const float* all, int64_t n, float* out);
+// The following add, rounding once; where they add 0, no bit changes.
+/// out += x
+void AddToRow(const float* x, int64_t n, void* out, DataType out_dtype);
+/// x[2 t] and x[2 t + 1] to pair t of values of layout kTiles. x: [2 pairs, n]; words: [pairs, n]
+void AddToPairs(const float* x, int64_t pairs, int64_t n, uint32_t* words);
+/// x[t] to column t of a tile of keys of layout kTiles. x: [kTileColumns, n], n even; column: the first
+void AddToKeyColumns(const float* x, int64_t n, uint32_t* column);
+
 // --- quantize.cc; kernels/kv_section.h defines the encodings ---
 
 /// Smallest and largest value of each column. NaN as smallest where a column has a NaN or an infinity.

@@ -131,6 +131,31 @@ LaunchError LaunchSumExperts(StreamHandle stream, ConstMatrixView x, ConstMatrix
 /// key_tiles: as of AttentionShape; out: [the plan's total_kv_len]
 LaunchError LaunchValueLengths(StreamHandle stream, const PlanView& plan, int64_t key_tiles,
                                const KvPagesView& pages, float* out);
+/// A range of positions with the plan's rows in it, at least one.
+struct SpreadRange {
+  int32_t begin = 0, end = 0;
+  int32_t first_row = 0, num_rows = 0;
+};
+/// Several that one launch works on.
+inline constexpr int kMaxSpreadRanges = 32;
+struct SpreadRanges {
+  SpreadRange items[kMaxSpreadRanges];
+  int32_t count = 0;
+};
+/// Sums of the rows' deviations, those of K and behind them those of V: for each row those of the rows up to
+/// it and of the rows from it on, faded by how far away they are, and for each range of all rows alike.
+struct SpreadWorkspace {
+  float* before = nullptr;          // [2, plan.num_rows, cols]
+  float* after = nullptr;           // the same
+  float* all = nullptr;             // [2, kMaxSpreadRanges, cols]
+  float* before_weights = nullptr;  // [2, plan.num_rows]
+  float* after_weights = nullptr;   // the same
+};
+/// k, v: f32
+LaunchError LaunchSpreadDeviation(StreamHandle stream, const PlanView& plan, const RopeView& rope,
+                                  const SpreadRanges& ranges, const DeviationSpread& keys,
+                                  const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                  const SpreadWorkspace& workspace, const KvPagesView& pages);
 LaunchError LaunchKvDeviation(StreamHandle stream, ConstMatrixView fresh, const KvSource& stored, float* out);
 /// totals: scratch, [kMassTotals, mass.rows]; columns: [out.cols]
 inline constexpr int kMassTotals = 3;

@@ -127,6 +127,44 @@ absl::Status CorrectStoredKv(DeviceStream& stream, KvSectionView k, KvSectionVie
   return stream.ReleaseSections();
 }
 
+absl::Status SpreadDeviationOfRows(DeviceStream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                   absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                   const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                   const KvPagesView& pages) {
+  constexpr absl::string_view kOp = "SpreadDeviation";
+  KVBLEND_ASSIGN_OR_RETURN(auto batch, DeviceBatchPlan::From(plan));
+  KVBLEND_ASSIGN_OR_RETURN(auto table, DeviceRopeTable::From(rope));
+  KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(stream, kOp, "works on other ranges every time"));
+  KVBLEND_ASSIGN_OR_RETURN(auto rows, batch->ViewOn(stream, pages.page_list));
+  const int64_t num_rows = plan.num_rows(), cols = int64_t{pages.num_kv_heads} * pages.head_dim,
+                sums = 2 * num_rows * cols, all = 2 * kMaxSpreadRanges * cols;
+  const auto launch = [&](const SpreadRanges& some) -> absl::Status {
+    if (some.count == 0) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(auto memory,
+                             stream.ScratchMemory(DeviceStream::Scratch::kWorkspace,
+                                                  (2 * sums + all + 4 * num_rows) * int64_t{sizeof(float)}));
+    auto* const floats = static_cast<float*>(memory);
+    const SpreadWorkspace workspace{floats, floats + sums, floats + 2 * sums, floats + 2 * sums + all,
+                                    floats + 2 * sums + all + 2 * num_rows};
+    return StatusOf(LaunchSpreadDeviation(stream.handle(), rows, table->view(), some, keys, values, k, v,
+                                          workspace, pages),
+                    kOp);
+  };
+  const int32_t *const first = batch->host_view().positions, *const last = first + num_rows;
+  SpreadRanges some;
+  for (const auto& [begin, end] : ranges) {
+    const int32_t *const from = std::lower_bound(first, last, begin), *const to =
+                                                                          std::lower_bound(from, last, end);
+    if (from == to || to - from == end - begin) continue;
+    some.items[some.count++] = {begin, end, static_cast<int32_t>(from - first),
+                                static_cast<int32_t>(to - from)};
+    if (some.count < kMaxSpreadRanges) continue;
+    KVBLEND_RETURN_IF_ERROR(launch(some));
+    some.count = 0;
+  }
+  return launch(some);
+}
+
 absl::Status EncodeStoredKv(DeviceStream& stream, ConstMatrixView in, MutableKvSectionView out) {
   const int64_t bytes = out.layout().size_bytes;
   if (bytes == 0) return absl::OkStatus();

@@ -1,4 +1,4 @@
-// The CUDA backend's operations on KV that is not in pages yet. What kernels/backend.h requires was checked;
+// The CUDA backend's operations on KV other than attention. What kernels/backend.h requires was checked;
 // sections may lie in host memory.
 #pragma once
 
@@ -21,6 +21,11 @@ absl::Status LoadAllKv(DeviceStream& stream, absl::Span<const KvLoadItem> items,
 absl::Status CorrectStoredKv(DeviceStream& stream, KvSectionView k, KvSectionView v,
                              const KvCorrection& correction, MutableKvSectionView k_out,
                              MutableKvSectionView v_out);
+/// SpreadDeviation.
+absl::Status SpreadDeviationOfRows(DeviceStream& stream, const BatchPlan& plan, const RopeTable& rope,
+                                   absl::Span<const ColumnRange> ranges, const DeviationSpread& keys,
+                                   const DeviationSpread& values, ConstMatrixView k, ConstMatrixView v,
+                                   const KvPagesView& pages);
 /// EncodeKv.
 absl::Status EncodeStoredKv(DeviceStream& stream, ConstMatrixView in, MutableKvSectionView out);
 

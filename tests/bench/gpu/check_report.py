@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 
-OPERATIONS = {"SelectiveAttention", "AttentionMass", "ValueLengths", "KvLoad", "CorrectKv", "KvScatter", "KvDeviation", "RmsNorm", "Rope", "GatedActivation",
+OPERATIONS = {"SelectiveAttention", "AttentionMass", "ValueLengths", "KvLoad", "CorrectKv", "KvScatter", "KvDeviation", "SpreadDeviation", "RmsNorm", "Rope", "GatedActivation",
               "GatherRows", "Linear"}
 
 

@@ -99,6 +99,27 @@ class MovementBench {
     });
   }
 
+  // Five chunks, of whose tokens every seventh passes its deviation on.
+  absl::Status SpreadDeviation() {
+    KVBLEND_ASSIGN_OR_RETURN(PagedKv kv, PagedKv::Create(bench_, 34));
+    std::vector<int32_t> rows;
+    for (int32_t row = 0; row < sizes_.tokens; row += 7) rows.push_back(row);
+    std::vector<kernels::ColumnRange> chunks;
+    for (int32_t i = 0; i < 5; ++i) chunks.push_back({sizes_.tokens * i / 5, sizes_.tokens * (i + 1) / 5});
+    KVBLEND_ASSIGN_OR_RETURN(const auto plan, kv.Plan(bench_, rows));
+    const auto fresh_rows = static_cast<int64_t>(rows.size());
+    KVBLEND_ASSIGN_OR_RETURN(Mirror k, Mirror::Random(bench_, DataType::kF32, fresh_rows, kv_cols(), 35));
+    KVBLEND_ASSIGN_OR_RETURN(Mirror v, Mirror::Random(bench_, DataType::kF32, fresh_rows, kv_cols(), 36));
+    const Work work = {.operation = "SpreadDeviation",
+                       .shape = absl::StrCat(fresh_rows, " rows, ", KvShape()),
+                       .bytes = 2 * PageBytes() + RopeBytes(),
+                       .error_bound = kBf16Bound};
+    return bench_.Compare(work, kv, [&](const Side& on) {
+      return on.backend.SpreadDeviation(on.stream, plan.On(on), rope_.On(on), chunks, {.anywhere = 0},
+                                        {.anywhere = 0.05f}, k.On(on), v.On(on), kv.On(on));
+    });
+  }
+
   absl::Status RmsNorm() {
     const int64_t cols = sizes_.hidden_dim;
     KVBLEND_ASSIGN_OR_RETURN(Mirror x, Mirror::Random(bench_, DataType::kF32, tokens(), cols, 27));
@@ -217,6 +238,7 @@ absl::Status MeasureMovement(Bench& bench) {
   for (const int64_t rank : {0, 16}) KVBLEND_RETURN_IF_ERROR(movement.CorrectKv(rank));
   KVBLEND_RETURN_IF_ERROR(movement.KvScatter());
   KVBLEND_RETURN_IF_ERROR(movement.KvDeviation());
+  KVBLEND_RETURN_IF_ERROR(movement.SpreadDeviation());
   KVBLEND_RETURN_IF_ERROR(movement.RmsNorm());
   KVBLEND_RETURN_IF_ERROR(movement.Rope());
   KVBLEND_RETURN_IF_ERROR(movement.GatedActivation());

@@ -83,6 +83,14 @@ class StagedBackend final : public test_support::BackendDecorator {
     return part_ != Part::kComputing ? BackendDecorator::DoCorrectKv(stream, k, v, correction, k_out, v_out)
                                      : absl::OkStatus();
   }
+  absl::Status DoSpreadDeviation(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                                 absl::Span<const kernels::ColumnRange> ranges,
+                                 const kernels::DeviationSpread& keys, const kernels::DeviationSpread& values,
+                                 View k, View v, kernels::KvPagesView pages) override {
+    return Computes()
+               ? BackendDecorator::DoSpreadDeviation(stream, plan, rope, ranges, keys, values, k, v, pages)
+               : absl::OkStatus();
+  }
   absl::Status DoSelectiveAttention(Stream& stream, const Plan& plan, View q,
                                     const kernels::AttentionSpec& spec, kernels::KvPagesView pages,
                                     Out out) override {

@@ -261,6 +261,55 @@ TEST_P(Int8PagesConformance, ValuesAreAsLongAsWhatTheCodesStandFor) {
   }
 }
 
+TEST_P(Int8PagesConformance, TokensMoveToWithinHalfAStepOfWhereTheyDoInF32AndOthersStay) {
+  constexpr int32_t kHeads = 3;
+  const BatchCase batch{.sequences = {{150, {4, 5, 30, 77, 90}}}, .page_size = 16};
+  const std::vector<ColumnRange> ranges = {{3, 71}, {75, 100}, {100, 150}};
+  const DeviationSpread keys{3, 0, 2}, values{8, 0.05, 2};
+  for (const int32_t head_dim : {34, 64}) {
+    SCOPED_TRACE(head_dim);
+    PagedBatch kv(backend, batch, kHeads, head_dim, kF32, rng);
+    const int64_t slots = kv.k_tensor().rows();
+    CodedRows k(backend, slots, head_dim), v(backend, slots, head_dim);
+    k.Randomize(rng);
+    v.Randomize(rng);
+    kv.k_tensor().Fill([&](int64_t row, int64_t d) { return k.value(row, d); });
+    kv.v_tensor().Fill([&](int64_t row, int64_t d) { return v.value(row, d); });
+    const CodedRows* const codes[] = {&k, &v};
+    Tensor* const exact[] = {&kv.k_tensor(), &kv.v_tensor()};
+    const std::vector<double> before[] = {exact[0]->Values(), exact[1]->Values()};
+    Tensor fresh_k = Random(5, kHeads * head_dim), fresh_v = Random(5, kHeads * head_dim);
+    const auto rope = MakeRope(backend, RopeLayout::kSplitHalf, head_dim, 256);
+    for (const KvPagesView& pages : {kv.pages(), Coded(kv, k, v)}) {
+      ASSERT_OK(backend.SpreadDeviation(stream, kv.plan(), *rope, ranges, keys, values, fresh_k.view(),
+                                        fresh_v.view(), pages));
+    }
+    kv.Download();
+    k.Download();
+    v.Download();
+    int moved[2] = {0, 0};
+    for (int32_t position = 0; position < 150; ++position) {
+      const std::vector<int32_t>& rows = batch.sequences[0].positions;
+      if (std::find(rows.begin(), rows.end(), position) != rows.end()) continue;
+      for (int32_t h = 0; h < kHeads; ++h) {
+        const int64_t slot = kv.SlotRow(0, position, h);
+        for (int64_t d = 0; d < head_dim; ++d) {
+          for (const int part : {0, 1}) {
+            const double value = exact[part]->at(slot, d), was = before[part][slot * head_dim + d];
+            moved[part] += value != was;
+            ASSERT_NEAR(codes[part]->value(slot, d), value,
+                        value == was ? 0 : 0.5 * codes[part]->step(slot, d) + 1e-5 * (std::abs(value) + 1))
+                << position << " " << d;
+          }
+        }
+      }
+    }
+    // Those of the first two ranges, of K those that have a row at most 18 tokens away.
+    EXPECT_NEAR(moved[0], kHeads * head_dim * (43 + 23), 20);
+    EXPECT_NEAR(moved[1], kHeads * head_dim * (65 + 23), 20);
+  }
+}
+
 TEST_P(Int8PagesConformance, AttentionSeesWhatTheCodesStandFor) {
   struct Case {
     const char* name;
