@@ -470,8 +470,8 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    // kBF16 where the CPU has it, else kInt16 where that is faster than kF32, on AVX2 with kTolerantLinear in
-    // 8 bits
+    // kBF16 where nothing but 8 bits is faster, else kInt16 where that is faster than kF32, with
+    // kTolerantLinear in 8 bits and weights that are no codes in bf16 where the CPU has that
     kAuto,
     kF32,
     kBF16,

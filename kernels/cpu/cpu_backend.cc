@@ -55,11 +55,10 @@ std::string DescribeCodes(const CpuContext& context) {
 
 class CpuBackend final : public HostBackend {
  public:
-  CpuBackend(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* codes,
-             const CodeKernels* pairs, const CodeKernels* tolerant, const Tiles& bf16_tiles,
-             const Tiles* int16_tiles)
-      : context_(num_threads, std::move(weights_folder), gemm, codes, pairs, tolerant,
-                 simd::GetTiles(DataType::kF32), bf16_tiles, int16_tiles) {}
+  CpuBackend(int num_threads, std::string weights_folder, const CpuArithmetic& arithmetic,
+             const Tiles& bf16_tiles, const Tiles* int16_tiles)
+      : context_(num_threads, std::move(weights_folder), arithmetic, simd::GetTiles(DataType::kF32),
+                 bf16_tiles, int16_tiles) {}
 
   int num_threads() const { return context_.pool.num_threads(); }
 
@@ -67,7 +66,7 @@ class CpuBackend final : public HostBackend {
   std::string Describe() const override {
     return absl::StrCat(
         "cpu: ", num_threads(), " threads, GEMM in ", DescribeCodes(context_),
-        std::string(Name(context_.gemm_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
+        std::string(Name(context_.value_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
         simd::TargetName(), ", attention in ",
         std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
                                                     : context_.TilesFor(context_.gemm_dtype).name),
@@ -93,7 +92,7 @@ class CpuBackend final : public HostBackend {
   }
   absl::Status DoEmbed(Stream&, const PackedWeights& table, absl::Span<const int32_t> token_ids, float scale,
                        MatrixView out) override {
-    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(table, context_.gemm_dtype));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(table, context_.value_dtype));
     ForRows(context_.pool, out.rows, out.cols * 8, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         auto* row = static_cast<float*>(out.Rows(i, 1).data);
@@ -119,7 +118,7 @@ class CpuBackend final : public HostBackend {
 
   absl::Status DoLinear(Stream&, ConstMatrixView x, const PackedWeights& packed, bool accumulate,
                         MatrixView out) override {
-    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.gemm_dtype));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.value_dtype));
     const OneDnnThreadScope scope;
     return CpuLinear(context_, x, *weights, accumulate, out);
   }
@@ -139,7 +138,7 @@ class CpuBackend final : public HostBackend {
 
   absl::Status DoExpertLinear(Stream&, ConstMatrixView x, const PackedExperts& packed, IndicesView experts,
                               MatrixView out) override {
-    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuExperts::From(packed, context_.gemm_dtype));
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuExperts::From(packed, context_.value_dtype));
     const OneDnnThreadScope scope;
     return CpuExpertLinear(context_, x, *weights, experts, out);
   }
@@ -339,8 +338,8 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
                                                    kMaxThreads));
   }
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
-  DataType gemm = DataType::kF32;
-  const CodeKernels *codes = nullptr, *pairs = nullptr, *tolerant = nullptr;
+  CpuArithmetic arithmetic;
+  auto& [gemm, values, codes, pairs, tolerant] = arithmetic;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
@@ -378,6 +377,9 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       return absl::InvalidArgumentError(absl::StrCat("gemm is ", static_cast<int>(options.gemm),
                                                      "; allowed: kAuto, kF32, kBF16, kInt8, kInt16"));
   }
+  // Weights that are no codes take half the memory in bf16.
+  const bool chooses = options.gemm == CpuBackendOptions::Gemm::kAuto || codes != nullptr;
+  values = chooses && OneDnnHasBF16Instructions() ? DataType::kBF16 : gemm;
   const int num_threads =
       options.num_threads == 0 ? std::min(AvailableProcessors(), kMaxThreads) : options.num_threads;
   // Attention is exact to f32 unless activations are rounded.
@@ -385,9 +387,8 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   const Tiles* int16 = rounds && gemm == DataType::kF32 ? simd::GetInt16Tiles() : nullptr;
   if (tiles != nullptr && tiles->codes) int16 = tiles;
   const bool own_bf16 = tiles != nullptr && !tiles->codes;
-  auto backend =
-      std::make_unique<CpuBackend>(num_threads, options.weights_folder, gemm, codes, pairs, tolerant,
-                                   own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
+  auto backend = std::make_unique<CpuBackend>(num_threads, options.weights_folder, arithmetic,
+                                              own_bf16 ? *tiles : BestTiles(DataType::kBF16), int16);
   if (backend->num_threads() == num_threads) return backend;
   return absl::ResourceExhaustedError(absl::StrCat(
       "num_threads is ", num_threads, ", of which the system lets this process start ",

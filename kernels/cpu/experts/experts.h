@@ -28,7 +28,7 @@ inline constexpr int64_t kMaxRowsOfCodes = kMaxColumnRows;
 /// Immutable after creation, so any number of threads may read it.
 class CpuExperts final : public PackedExperts {
  public:
-  /// For products in context.gemm_dtype. REQUIRES: a OneDnnThreadScope.
+  /// For products in context.value_dtype. REQUIRES: a OneDnnThreadScope.
   static absl::StatusOr<std::unique_ptr<CpuExperts>> Create(CpuContext& context, int32_t num_experts,
                                                             int64_t rows, int64_t cols,
                                                             const WeightSource& source);

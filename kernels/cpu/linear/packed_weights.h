@@ -38,7 +38,7 @@ struct WeightPanels {
 /// Immutable after creation, so any number of threads may read it.
 class CpuWeights final : public PackedWeights {
  public:
-  /// For products in context.gemm_dtype; with context.codes, values of linear layers are rounded to codes of
+  /// For products in context.value_dtype; with context.codes, values of linear layers are rounded to codes of
   /// 8 bits in groups of 32 inputs where that can be done. REQUIRES: a OneDnnThreadScope.
   static absl::StatusOr<std::unique_ptr<CpuWeights>> Create(CpuContext& context, int64_t rows, int64_t cols,
                                                             WeightUsage usage, const WeightSource& source);
@@ -71,7 +71,7 @@ class CpuWeights final : public PackedWeights {
       : rows_(rows),
         cols_(cols),
         usage_(usage),
-        dtype_(context.gemm_dtype),
+        dtype_(context.value_dtype),
         in_8_bits_(context.codes != nullptr) {}
   absl::Status PackValues(CpuContext& context, const WeightSource& source);
 

@@ -22,16 +22,22 @@ namespace kvblend::kernels {
 
 struct CodeKernels;  // linear/code_products.h
 
+/// What a CpuBackend multiplies; CpuContext has the same, and says what each of it is.
+struct CpuArithmetic {
+  DataType gemm_dtype = DataType::kF32, value_dtype = DataType::kF32;
+  const CodeKernels *codes = nullptr, *pairs = nullptr, *tolerant = nullptr;
+};
+
 struct CpuContext {
-  CpuContext(int num_threads, std::string weights_folder, DataType gemm, const CodeKernels* code_kernels,
-             const CodeKernels* pair_kernels, const CodeKernels* tolerant_kernels, const Tiles& f32,
+  CpuContext(int num_threads, std::string weights_folder, const CpuArithmetic& arithmetic, const Tiles& f32,
              const Tiles& bf16, const Tiles* int16)
       : pool(num_threads, UseOneOpenMpThread),
         weights(std::move(weights_folder)),
-        gemm_dtype(gemm),
-        codes(code_kernels),
-        pairs(pair_kernels),
-        tolerant(tolerant_kernels),
+        gemm_dtype(arithmetic.gemm_dtype),
+        value_dtype(arithmetic.value_dtype),
+        codes(arithmetic.codes),
+        pairs(arithmetic.pairs),
+        tolerant(arithmetic.tolerant),
         f32_tiles(f32),
         bf16_tiles(bf16),
         int16_tiles(int16) {}
@@ -44,6 +50,7 @@ struct CpuContext {
   WeightArena weights;
   GemmCache gemms;
   const DataType gemm_dtype;       // kF32 or kBF16
+  const DataType value_dtype;      // that weights which are no codes are kept and multiplied in, likewise
   const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
   const CodeKernels* const pairs;  // multiply them in 16 bits; null: they are not rounded so
   // Multiply many rows of WeightUsage::kTolerantLinear in asymmetric codes of 8 bits; null: as others are.

@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/scratch.h"
 
 // libgomp's own functions; <omp.h> is not there for every compiler.
@@ -64,7 +65,14 @@ absl::Mutex& OneDnnCreationMutex() {
 }
 
 bool OneDnnSupportsBF16() { return HasIsa(dnnl_cpu_isa_avx512_core); }
-bool OneDnnHasFastBF16() { return HasIsa(dnnl_cpu_isa_avx512_core_bf16); }
+bool OneDnnHasBF16Instructions() { return HasIsa(dnnl_cpu_isa_avx512_core_bf16); }
+bool OneDnnHasFastBF16() {
+  if (HasIsa(dnnl_cpu_isa_avx512_core_amx)) return true;
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("intel") && MultipliesAndAddsPairs()) return false;
+#endif
+  return OneDnnHasBF16Instructions();
+}
 
 std::string OneDnnDescription() {
   const dnnl_version_t* version = dnnl::version();

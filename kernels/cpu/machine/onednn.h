@@ -44,7 +44,11 @@ absl::Mutex& OneDnnCreationMutex();
 
 /// Whether there are bf16 products at all (AVX-512).
 bool OneDnnSupportsBF16();
-/// Whether they are faster than those of f32 (AVX512-BF16 or AMX).
+/// Whether the processor has instructions for them, and may use them.
+bool OneDnnHasBF16Instructions();
+/// Whether nothing multiplies faster than they do, but for codes of 8 bits: with AMX, and with AVX512-BF16 on
+/// processors other than Intel's. On those a vdpbf16ps takes as long as four vpdpwssd of pairs of 16-bit
+/// codes. REQUIRES: ApplyInstructionSetLimit was called.
 bool OneDnnHasFastBF16();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();

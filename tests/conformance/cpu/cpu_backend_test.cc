@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -53,6 +54,37 @@ TEST(CpuBackendTest, DescribesItself) {
   EXPECT_EQ((*backend)->name(), "cpu");
   EXPECT_NE((*backend)->Describe().find("2 threads"), std::string::npos) << (*backend)->Describe();
   EXPECT_EQ((*CreateBackend("reference", 1))->name(), "reference");
+}
+
+// Whatever types the processor makes it choose for activations, codes and values: it multiplies weights that
+// are no codes to within a rounding of both sides to bf16, few rows and many, of either dtype of its own.
+TEST(CpuBackendTest, ByItselfItMultipliesWeightsThatAreNoCodes) {
+  const auto backend = CreateCpuBackend({.num_threads = 3});
+  ASSERT_OK(backend.status());
+  Rng rng{20261129};
+  constexpr int64_t kInputs = 136, kOutputs = 200;
+  Tensor weights(**backend, kF32, kOutputs, kInputs);
+  weights.Randomize(rng);
+  for (const WeightUsage usage : {WeightUsage::kLinear, WeightUsage::kTolerantLinear}) {
+    const auto packed = Pack(**backend, weights, usage);
+    for (const int64_t rows : {1, 3, 40, 300}) {
+      for (const DataType dtype : {kF32, (*backend)->compute_dtype()}) {
+        SCOPED_TRACE(absl::StrCat(rows, " rows of ", std::string(Name(dtype))));
+        Tensor x(**backend, dtype, rows, kInputs), out(**backend, kF32, rows, kOutputs);
+        x.Randomize(rng);
+        ASSERT_OK(
+            (*backend)->Linear(TestStream(**backend), x.view(), *packed, /*accumulate=*/false, out.view()));
+        ExpectElements(out, [&](int64_t row, int64_t col) -> Expected {
+          double sum = 0, size = 0;
+          for (int64_t i = 0; i < kInputs; ++i) {
+            sum += x.at(row, i) * weights.at(col, i);
+            size += std::abs(x.at(row, i) * weights.at(col, i));
+          }
+          return {sum, 2.1 * UnitRoundoff(kBF16) * size};
+        });
+      }
+    }
+  }
 }
 
 // An answer does not depend on the machine that gives it, nor on what is decoded beside it.
