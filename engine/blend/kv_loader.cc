@@ -117,6 +117,15 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
   return absl::OkStatus();
 }
 
+std::vector<kernels::ColumnRange> KvLoader::InexactSpans(int32_t layer) const {
+  std::vector<kernels::ColumnRange> spans;
+  for (const Placement& placement : placements_) {
+    if (placement.layers[layer] != State::kLoaded || placement.span->source == ChunkSource::kExact) continue;
+    spans.push_back({placement.span->begin, placement.span->end});
+  }
+  return spans;
+}
+
 int64_t KvLoader::skipped_bytes() const {
   int64_t bytes = 0;
   for (const Placement& placement : placements_) {

@@ -40,6 +40,7 @@ struct PassContext {
   const kv::LoadedCorrection* correction = nullptr;  // of stored KV that is reused inexactly; null: none
   FreshRowCapture* capture = nullptr;                // keeps rows of missing chunks; null: none are kept
   int32_t pipeline_depth = 0;                        // see KvLoader
+  bool spread_deviation = false;                     // pass deviations of recomputed tokens on to the others
   bool keep_scores = false;                          // fill PrefillResult::scores
   RequestTrace* trace = nullptr;                     // of the request; null: none
 

@@ -8,6 +8,11 @@
 namespace kvblend::blend {
 namespace {
 
+// What deviates is much alike in neighbouring tokens, and of V to a small part in all tokens of a chunk: they
+// all lack the same text before them (docs/algorithm.md, "Deviations are passed on").
+constexpr kernels::DeviationSpread kKeySpread{.reach = 8, .anywhere = 0, .reserve = 2};
+constexpr kernels::DeviationSpread kValueSpread{.reach = 8, .anywhere = 0.05f, .reserve = 2};
+
 /// Learning wants the KV of all rows in all layers.
 std::vector<FirstNeeded> FirstNeededOf(const PassContext& context) {
   std::vector<int32_t> windows = WindowsOf(context.transformer.config());
@@ -126,6 +131,7 @@ absl::Status RowPass::EndProjection(KeepGoing keep_going) {
     KVBLEND_RETURN_IF_ERROR(context_.capture->Keep(context_.backend(), context_.stream, layer_, active_,
                                                    transformer.KeysAndValues(state)));
   }
+  KVBLEND_RETURN_IF_ERROR(SpreadDeviation());
   KVBLEND_RETURN_IF_ERROR(
       transformer.WriteKv(context_.stream, layer_, *rows_, state, context_.sequence.Layer(layer_)));
   if (selection_.has_value() && layer_ == selection_->layer) KVBLEND_RETURN_IF_ERROR(Select(keep_going));
@@ -140,6 +146,19 @@ absl::Status RowPass::EndProjection(KeepGoing keep_going) {
   unit_ = 0;
   has_attended_ = false;
   return measure_.has_value() ? MeasureAttention() : absl::OkStatus();
+}
+
+absl::Status RowPass::SpreadDeviation() {
+  // In layer 0 KV is the same whatever stands before a token.
+  if (!context_.spread_deviation || measure_.has_value() || layer_ == 0) return absl::OkStatus();
+  const std::vector<kernels::ColumnRange> spans = loader_.InexactSpans(layer_);
+  if (spans.empty()) return absl::OkStatus();
+  const TracedUnit traced(context_.trace, "spread deviation", layer_);
+  const model::Transformer& transformer = context_.transformer;
+  return context_.backend().SpreadDeviation(context_.stream, *rows_, transformer.rope(layer_), spans,
+                                            kKeySpread, kValueSpread, transformer.Keys(context_.state()),
+                                            transformer.Values(context_.state()),
+                                            context_.sequence.Layer(layer_));
 }
 
 absl::Status RowPass::Select(KeepGoing keep_going) {

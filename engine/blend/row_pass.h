@@ -1,7 +1,7 @@
 // Computes some tokens of a prompt, the rows of the pass, layer by layer over the stored KV of the others:
-// per layer, load stored KV, overwrite the rows' KV with fresh KV, attend. A pass is divided into small units
-// of work, so that it can be interrupted within a layer. The units are the same however a pass is
-// interrupted, and so the result is the same to the last bit.
+// per layer, load stored KV, move it as the rows' fresh KV deviates from it, overwrite the rows' own, attend.
+// A pass is divided into small units of work, so that it can be interrupted within a layer. The units are the
+// same however a pass is interrupted, and so the result is the same to the last bit.
 //
 // Rows leave a pass where nothing depends on them any more: in the last layer all but the last row, and in
 // layers with sliding windows those that no later layer looks back to (visibility.h).
@@ -87,6 +87,8 @@ class RowPass {
   absl::StatusOr<bool> LoadLayer(KeepGoing keep_going);
   /// All rows are projected: writes their KV and makes the queries ready.
   absl::Status EndProjection(KeepGoing keep_going);
+  /// Moves stored KV of tokens that are not recomputed as that of the recomputed ones around them deviates.
+  absl::Status SpreadDeviation();
   absl::Status Select(KeepGoing keep_going);
   absl::Status MeasureAttention();
   absl::Status AttendNext();

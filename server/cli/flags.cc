@@ -54,6 +54,8 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--no-store-misses", "blend.store_misses", "Do not store chunks that were missing", "", "false"},
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
+    {"--no-spread", "blend.spread_deviation",
+     "Do not move stored KV as that of the recomputed tokens deviates", "", "false"},
     {"--read-namespace", "blend.read_namespaces",
      "Reuse chunks of this namespace where one's own has none; repeat for more", "NAME"},
     {"--no-share-prefix", "blend.share_prefix",

@@ -79,6 +79,7 @@ absl::Status Convert(const v1::BlendOptions& from, BlendOptions* to) {
   to->random_seed = from.random_seed();
   if (from.has_store_misses()) to->store_misses = from.store_misses();
   if (from.has_correction()) to->correction = from.correction();
+  if (from.has_spread_deviation()) to->spread_deviation = from.spread_deviation();
   to->explain = from.explain();
   to->read_namespaces.assign(from.read_namespaces().begin(), from.read_namespaces().end());
   if (from.has_share_prefix()) to->share_prefix = from.share_prefix();

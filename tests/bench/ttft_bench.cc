@@ -3,7 +3,8 @@
 //
 // With --mode only that one is measured, as a profiler wants it. With --disk the chunks lie there and nowhere
 // else: before every measured prompt the engine starts anew. With a --correction, modes that use it are
-// measured without it as well.
+// measured without it as well. How much of a time goes to passing deviations on, the modes called "unspread"
+// tell.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -44,6 +45,13 @@ Mode MakeMode(std::string name, Reuse reuse, Policy policy, double ratio,
 Mode Uncorrected(Mode mode) {
   mode.name += " uncorrected";
   mode.blend.correction = false;
+  return mode;
+}
+
+/// The same where the deviations of recomputed tokens are not passed on.
+Mode Unspread(Mode mode) {
+  mode.name += " unspread";
+  mode.blend.spread_deviation = false;
   return mode;
 }
 
@@ -135,6 +143,10 @@ int Main(int argc, char** argv) {
       MakeMode("query 0.15", Reuse::kChunks, Policy::kQuery, 0.15),
       MakeMode("hkvd 0.15", Reuse::kChunks, Policy::kHkvd, 0.15),
   };
+  for (const char* name : {"query 0.05", "query 0.15"}) {
+    const auto mode = std::ranges::find(modes, name, &Mode::name);
+    modes.insert(mode + 1, Unspread(*mode));
+  }
   if (!(*engine)->Stats().correction.version.empty()) {
     for (const char* name : {"reuse", "query 0.05"}) {
       const auto mode = std::ranges::find(modes, name, &Mode::name);

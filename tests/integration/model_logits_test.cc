@@ -205,7 +205,7 @@ TEST_F(ModelLogitsTest, CpuInFp32) {
   EXPECT_GE(same_top1_, kNumTokens - 1) << "more than a tie";
 }
 
-// As the server runs it: bf16 GEMMs where the processor has them, KV in bf16.
+// As the server runs it: bf16 GEMMs where the processor has fast ones, KV in bf16.
 TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   ASSERT_NO_FATAL_FAILURE(CompareOnCpu({}, DataType::kBF16));
   EXPECT_LT(Mean(f32_kl_), kDefaultKl);
@@ -217,7 +217,7 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   EXPECT_GE(same_top1_, kDefaultSameTop1 * kNumTokens);
 }
 
-// What `auto` is on processors without bf16.
+// What most of `auto` is on processors without fast bf16.
 TEST_F(ModelLogitsTest, ActivationsInInt16) {
   const absl::Status possible = kernels::CreateCpuBackend({.gemm = Gemm::kInt16}).status();
   if (absl::IsFailedPrecondition(possible)) GTEST_SKIP() << possible.message();

@@ -21,6 +21,7 @@ void AddVariant(const BenchVariant& variant, OrderedJson& json) {
   if (variant.query_layers > 0) json["query_layers"] = variant.query_layers;
   json["anchored"] = variant.anchoring == v1::ANCHORING_ANCHORED;
   if (variant.policy) json["corrected"] = variant.correction;
+  if (variant.mode == BenchMode::kBlend) json["spread"] = variant.spread;
 }
 
 /// The figure, and its interval under the same key.
@@ -62,9 +63,9 @@ struct Column {
   int width;  // negative: aligned left
 };
 
-// With two blanks in between: 116 columns.
+// With two blanks in between: 119 columns.
 constexpr std::array<Column, 14> kColumns = {{{"mode", "", -6},
-                                              {"policy", "", -8},
+                                              {"policy", "", -11},
                                               {"ratio", "", 5},
                                               {"chunks", "", -12},
                                               {"prompt", "tokens", 6},
@@ -88,11 +89,12 @@ std::string FormatLine(const Cells& cells) {
   return absl::StrCat(absl::StripTrailingAsciiWhitespace(line), "\n");
 }
 
-// "query:20" where only the first 20 layers vote.
+// "query:20" where only the first 20 layers vote, "query alone" where deviations are not passed on.
 std::string PolicyCell(const BenchVariant& variant) {
   if (!variant.policy) return "-";
   std::string cell = Name(*variant.policy);
   if (variant.query_layers > 0) absl::StrAppend(&cell, ":", variant.query_layers);
+  if (!variant.spread) cell += " alone";
   return cell;
 }
 

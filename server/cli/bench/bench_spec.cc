@@ -40,7 +40,7 @@ absl::Status BadRow(const std::string& name, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(
       "row '", name, "': ", what,
       "; allowed: full, prefix, cacheblend, or reuse or a policy, with :RATIO, :N-layers, :isolated, "
-      ":uncorrected behind it"));
+      ":uncorrected, :unspread behind it"));
 }
 
 /// What stands behind a ':' in the name of a row.
@@ -49,6 +49,8 @@ absl::Status ParsePart(const std::string& name, const std::string& part, BenchVa
     variant.anchoring = v1::ANCHORING_ISOLATED;
   } else if (part == "uncorrected") {
     variant.correction = false;
+  } else if (part == "unspread" && variant.mode == BenchMode::kBlend) {
+    variant.spread = false;
   } else if (part.ends_with("-layers")) {
     if (variant.policy != v1::POLICY_QUERY) return BadRow(name, "only policy query has layers that vote");
     if (!absl::SimpleAtoi(part.substr(0, part.find('-')), &variant.query_layers) ||
@@ -72,7 +74,8 @@ BenchVariant CacheBlendAsPublished() {
           .policy = v1::POLICY_HKVD,
           .ratio = 0.15,
           .anchoring = v1::ANCHORING_ISOLATED,
-          .correction = false};
+          .correction = false,
+          .spread = false};
 }
 
 absl::StatusOr<BenchVariant> ParseRow(const std::string& name) {
@@ -129,6 +132,7 @@ v1::BlendOptions BenchVariant::blend_options() const {
   }
   options.set_query_layers(query_layers);
   if (!correction) options.set_correction(false);
+  if (!spread) options.set_spread_deviation(false);
   return options;
 }
 
@@ -139,6 +143,7 @@ std::string BenchVariant::Label() const {
   if (ratio) absl::StrAppend(&label, " ", RatioName(*ratio));
   if (policy) absl::StrAppend(&label, " ", Name(anchoring));
   if (!correction) absl::StrAppend(&label, " uncorrected");
+  if (!spread) absl::StrAppend(&label, " unspread");
   return label;
 }
 
@@ -150,6 +155,7 @@ std::string BenchVariant::RowName() const {
   if (query_layers > 0) absl::StrAppend(&name, ":", query_layers, "-layers");
   if (anchoring == v1::ANCHORING_ISOLATED) name += ":isolated";
   if (!correction) name += ":uncorrected";
+  if (!spread) name += ":unspread";
   return name;
 }
 

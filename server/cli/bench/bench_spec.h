@@ -40,6 +40,7 @@ struct BenchVariant {
   int32_t query_layers = 0;                         // policy query: layers that vote; 0: all
   v1::Anchoring anchoring = v1::ANCHORING_ANCHORED;
   bool correction = true;  // reuse and blend: the learned correction of stored KV, where the engine has one
+  bool spread = true;      // blend: deviations are passed on
 
   v1::BlendOptions blend_options() const;
   /// "blend query 0.15 anchored", for progress and warnings.
@@ -50,11 +51,11 @@ struct BenchVariant {
 };
 
 /// CacheBlend as published (EuroSys 2025): isolated chunks, the 15% of tokens recomputed whose values deviate
-/// most at layer 1, no learned correction.
+/// most at layer 1, no learned correction, deviations passed on to nobody.
 BenchVariant CacheBlendAsPublished();
 
-/// A row by its name: full, prefix, cacheblend, or WHAT[:RATIO][:LAYERS-layers][:isolated][:uncorrected],
-/// where WHAT is reuse or a policy. kInvalidArgument: names the row and what is allowed.
+/// A row by its name: full, prefix, cacheblend, or WHAT[:RATIO][:LAYERS-layers][:isolated][:uncorrected]
+/// [:unspread], where WHAT is reuse or a policy. kInvalidArgument: names the row and what is allowed.
 absl::StatusOr<BenchVariant> ParseRow(const std::string& name);
 
 /// One variant per combination that makes a difference: full and prefix come once (an exact prefix is always

@@ -147,7 +147,7 @@ void AddBenchFlags(CLI::App& command, BenchFlags& flags) {
   flags.measuring_options.push_back(AddList(
       command, "--rows", flags.rows,
       "Exactly these rows: full, prefix, cacheblend (as published), or reuse or a policy with :RATIO, "
-      ":N-layers, :isolated, :uncorrected",
+      ":N-layers, :isolated, :uncorrected, :unspread",
       "ROW,..."));
   flags.combination_options = AddCombinationFlags(command, flags);
   command

@@ -70,7 +70,7 @@ void AddAskedFlags(CLI::App& command, BenchServeFlags& flags) {
   command
       .add_option("--rows", flags.rows,
                   "Modes: full, prefix, cacheblend, or reuse or a policy with :RATIO, :N-layers, :isolated, "
-                  ":uncorrected; the others are compared with the first")
+                  ":uncorrected, :unspread; the others are compared with the first")
       ->delimiter(',')
       ->capture_default_str()
       ->type_name("ROW,...")

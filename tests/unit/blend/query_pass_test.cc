@@ -45,7 +45,8 @@ class QueryPassTest : public BlendFixture {
                                                         .layout = layout_,
                                                         .plan = plan,
                                                         .sequence = sequence,
-                                                        .pipeline_depth = 2},
+                                                        .pipeline_depth = 2,
+                                                        .spread_deviation = true},
                                                        policy);
     EXPECT_TRUE(prefill.ok()) << prefill.status();
     while (prefill.ok()) {

@@ -175,17 +175,18 @@ TEST(BenchSpecTest, RefusesWhatMakesNoSense) {
 TEST(BenchSpecTest, RowsHaveNamesThatAreReadBack) {
   for (const char* name : {"full", "prefix", "reuse", "reuse:isolated", "reuse:uncorrected", "query:0.15",
                            "query:auto", "query:0.05:20-layers:isolated", "hkvd:0.15:isolated", "cacheblend",
-                           "link", "none", "all", "random:1:isolated:uncorrected"}) {
+                           "link", "none", "all", "random:1:isolated:uncorrected", "query:0.05:unspread"}) {
     const auto row = ParseRow(name);
     ASSERT_TRUE(row.ok()) << row.status();
     EXPECT_EQ(row->RowName(), name);
   }
-  EXPECT_EQ(*ParseRow("hkvd:uncorrected:isolated:0.15"), CacheBlendAsPublished());
-  EXPECT_EQ(ParseRow("cacheblend")->Label(), "blend hkvd 0.15 isolated uncorrected");
+  EXPECT_EQ(*ParseRow("hkvd:unspread:uncorrected:isolated:0.15"), CacheBlendAsPublished());
+  EXPECT_EQ(ParseRow("cacheblend")->Label(), "blend hkvd 0.15 isolated uncorrected unspread");
   EXPECT_EQ(*ParseRow("query:0.15"),
             MakeVariants({BenchMode::kBlend}, {v1::POLICY_QUERY}, {0.15}, {v1::ANCHORING_ANCHORED})->front());
-  for (const char* name : {"", "best", "query", "query:2", "query:0.1:0-layers", "hkvd:0.1:3-layers",
-                           "full:isolated", "reuse:0.1", "link:0.1", "query:0.1:", "cacheblend:isolated"}) {
+  for (const char* name :
+       {"", "best", "query", "query:2", "query:0.1:0-layers", "hkvd:0.1:3-layers", "full:isolated",
+        "reuse:0.1", "link:0.1", "query:0.1:", "cacheblend:isolated", "reuse:unspread"}) {
     const absl::Status status = ParseRow(name).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name;
     EXPECT_THAT(status.ToString(), HasSubstr("allowed: full, prefix, cacheblend")) << name;

@@ -185,8 +185,8 @@ TEST(BenchReportTest, JsonHasTheDocumentedKeys) {
   const OrderedJson blend = ToJson(rows[3], "questions", 2);
   std::vector<std::string> keys;
   for (const auto& [key, value] : blend.items()) keys.push_back(key);
-  keys.resize(14);
-  EXPECT_THAT(keys, ElementsAre("data", "mode", "policy", "ratio", "anchored", "corrected", "n",
+  keys.resize(15);
+  EXPECT_THAT(keys, ElementsAre("data", "mode", "policy", "ratio", "anchored", "corrected", "spread", "n",
                                 "prompt_tokens_mean", "recomputed_tokens_mean", "ttft_s",
                                 "kl_first_token_mean", "kl_mean", "top1_agreement", "f1_mean"));
   EXPECT_EQ(blend["mode"], "blend");
@@ -210,7 +210,7 @@ TEST(BenchReportTest, TableIsAlignedAndFits) {
   lines.pop_back();
   std::vector<size_t> widths;
   for (const std::string& line : lines) widths.push_back(line.size());
-  EXPECT_THAT(widths, Each(116u));
+  EXPECT_THAT(widths, Each(119u));
   // A column's cells end where its head ends.
   const size_t end = lines[0].find("speedup") + 7;
   EXPECT_EQ(lines[2].substr(end - 4, 4), "1.0x");

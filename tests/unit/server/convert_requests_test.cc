@@ -34,6 +34,7 @@ TEST(ConvertRequestsTest, EnginesDefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(defaults.blend.link_tokens, 32);
   EXPECT_TRUE(defaults.blend.store_misses);
   EXPECT_TRUE(defaults.blend.correction);
+  EXPECT_TRUE(defaults.blend.spread_deviation);
   EXPECT_TRUE(defaults.blend.share_prefix);
   EXPECT_EQ(defaults.blend.policy, Policy::kQuery);
   EXPECT_EQ(defaults.blend.reuse, Reuse::kChunks);
@@ -57,7 +58,7 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
               ratio: 0  ratio_mode: RATIO_MODE_AUTO  ratio_min: 0  ratio_max: 0.75
               query_layers: 3  hkvd_layer: 0  hkvd_source: DEVIATION_SOURCE_KEY
               link_tokens: 0  random_seed: 7  store_misses: false  correction: false  explain: true
-              share_prefix: false  read_namespaces: [ "c", "d" ] }
+              spread_deviation: false  share_prefix: false  read_namespaces: [ "c", "d" ] }
       priority: PRIORITY_HIGH
       sampling { max_tokens: 0  temperature: 0.5  top_k: 40  top_p: 0  min_p: 0.1  repetition_penalty: 0
                  seed: 9223372036854775808  stop: "\n"  ignore_eos: true  top_logprobs: 0
@@ -67,7 +68,7 @@ TEST(ConvertRequestsTest, EveryFieldOfAGenerateRequestArrives) {
   EXPECT_EQ(Describe::Text(*converted),
             "{{tenant;;infinite-future;high;};"
             "{system;lead;[one,two,];why?;[{user;hello;l;[e,f,];},{assistant;hi;;[];},];passages;};"
-            "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;1;0;[c,d,];};"
+            "{prefix;isolated;hkvd;auto;0;0;0.75;3;0;key;0;7;0;0;0;1;0;[c,d,];};"
             "{0;0.5;40;0;0.1;0;-1;0.5;[7:-3,];9223372036854775808;[\n,];1;0;1;};}");
 }
 

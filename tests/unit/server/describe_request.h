@@ -61,8 +61,8 @@ struct Describe {
     return All(system_text, lead_in, chunks, question, history, split);
   }
   static std::string Text(const BlendOptions& options) {
-    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q] = options;
-    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q);
+    const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r] = options;
+    return All(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r);
   }
   static std::string Text(const SamplingOptions& options) {
     const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = options;

@@ -1,0 +1,120 @@
+// Deviations of recomputed tokens are passed on where there is something to pass on, and nowhere else.
+#include <gmock/gmock.h>
+
+#include "kernels/backend.h"
+#include "tests/support/backend_decorator.h"
+#include "tests/unit/blend/blend_fixture.h"
+
+namespace kvblend {
+namespace {
+
+using testing::Each;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+using Spans = std::vector<std::pair<int32_t, int32_t>>;
+
+/// Notes what is spread over which spans.
+class NotesSpreads final : public test_support::BackendDecorator {
+ public:
+  using BackendDecorator::BackendDecorator;
+  std::vector<Spans> spreads;
+  std::vector<int64_t> rows;
+
+ protected:
+  absl::Status DoSpreadDeviation(Stream& stream, const Plan& plan, const kernels::RopeTable& rope,
+                                 absl::Span<const kernels::ColumnRange> ranges,
+                                 const kernels::DeviationSpread& keys, const kernels::DeviationSpread& values,
+                                 View k, View v, kernels::KvPagesView pages) override {
+    Spans& spans = spreads.emplace_back();
+    for (const auto& [begin, end] : ranges) spans.emplace_back(begin, end);
+    rows.push_back(plan.num_rows());
+    return BackendDecorator::DoSpreadDeviation(stream, plan, rope, ranges, keys, values, k, v, pages);
+  }
+};
+
+class SpreadTest : public BlendFixture {
+ protected:
+  std::unique_ptr<kernels::Backend> MakeBackend() override {
+    auto notes = std::make_unique<NotesSpreads>(*kernels::CreateBackend(GetParam(), /*num_threads=*/2));
+    backend_ = notes.get();
+    return notes;
+  }
+  void SetUp() override {
+    BlendFixture::SetUp();
+    for (const Tokens& chunk : chunks_) Store(anchor_, chunk);
+  }
+  static BlendOptions Unspread(BlendOptions options) {
+    options.spread_deviation = false;
+    return options;
+  }
+  /// How far the logits are from those of full prefill, without and with it.
+  std::pair<double, double> Distances(const BlendOptions& options) {
+    const std::vector<float> full = FullPrefill(layout_).logits;
+    return {RelativeDistance(Prefill(layout_, Unspread(options)).logits, full),
+            RelativeDistance(Prefill(layout_, options).logits, full)};
+  }
+
+  // [0, 21) and the first chunk are exact; the others begin at 61, 94 and 144.
+  const Tokens anchor_ = RandomTokens(21);
+  const std::vector<Tokens> chunks_ = {RandomTokens(40), RandomTokens(33), RandomTokens(50),
+                                       RandomTokens(16)};
+  const prompt::PromptLayout layout_ = MakeLayout(anchor_, chunks_, RandomTokens(7));
+  NotesSpreads* backend_ = nullptr;
+};
+
+TEST_P(SpreadTest, IsDoneInEveryLayerButTheFirstOverSpansThatAreNotExact) {
+  Prefill(layout_, With(Policy::kQuery, 0.3));
+  EXPECT_THAT(backend_->spreads, SizeIs(runtime_->config.num_layers - 1));
+  EXPECT_THAT(backend_->spreads, Each(Spans{{61, 94}, {94, 144}, {144, 160}}));
+}
+
+TEST_P(SpreadTest, IsNotDoneWhereItIsSwitchedOff) {
+  Prefill(layout_, Unspread(With(Policy::kQuery, 0.3)));
+  FullPrefill(layout_);
+  EXPECT_THAT(backend_->spreads, IsEmpty());
+}
+
+TEST_P(SpreadTest, BeginsBehindTheLayerThatChoosesByDeviation) {
+  BlendOptions options = With(Policy::kHkvd, 0.3);
+  options.hkvd_layer = 2;
+  Prefill(layout_, options);
+  EXPECT_THAT(backend_->spreads, SizeIs(1));  // layer 3 of 0 .. 3
+}
+
+TEST_P(SpreadTest, ChangesNothingWhereNothingOrEverythingIsRecomputed) {
+  for (const Policy policy : {Policy::kNone, Policy::kAll}) {
+    const BlendOptions options = With(policy);
+    EXPECT_EQ(Prefill(layout_, options).logits, Prefill(layout_, Unspread(options)).logits) << Name(policy);
+  }
+}
+
+TEST_P(SpreadTest, ChangesTheAnswerWhereSomethingIsRecomputed) {
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kLink, Policy::kRandom}) {
+    BlendOptions options = With(policy, 0.2);
+    options.link_tokens = 5;
+    const auto [without, with] = Distances(options);
+    EXPECT_NE(without, with) << Name(policy);
+    // Random weights deviate at random: there is nothing to gain, and not much to lose.
+    EXPECT_LT(with, 1.5 * without) << Name(policy);
+  }
+}
+
+// Layers whose windows hide a chunk from all rows neither have its KV nor move it.
+TEST_P(SpreadTest, LeavesOutSpansThatALayerHasNotLoaded) {
+  constexpr int32_t kWindow = 24;
+  for (const int32_t layer : {1, 2, 3}) runtime_->config.layers[layer].sliding_window = kWindow;
+  BlendOptions options = With(Policy::kLink);
+  options.link_tokens = 3;
+  const std::vector<float> with = Prefill(layout_, options).logits;
+  ASSERT_THAT(backend_->spreads, SizeIs(3));
+  // The first row that these layers have is at 144, and sees nothing before 121.
+  EXPECT_THAT(backend_->spreads, Each(Spans{{94, 144}, {144, 160}}));
+  EXPECT_THAT(backend_->rows, Each(10));
+  for (const float logit : with) ASSERT_TRUE(std::isfinite(logit));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SpreadTest, testing::Values("reference", "cpu"));
+
+}  // namespace
+}  // namespace kvblend
