@@ -13,26 +13,10 @@
 #include "kernels/cpu/machine/scratch.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/host/page_codec.h"
+#include "kernels/host/range_rows.h"
 
 namespace kvblend::kernels {
 namespace {
-
-/// A range that has tokens to be moved, and the rows of the plan in it.
-struct RangeRows {
-  int32_t begin, end;
-  int64_t first_row, num_rows;
-};
-
-std::vector<RangeRows> RangesToMove(const HostBatchPlan& plan, absl::Span<const ColumnRange> ranges) {
-  const int32_t *const first = plan.positions(), *const last = first + plan.num_rows();
-  std::vector<RangeRows> to_move;
-  for (const auto& [begin, end] : ranges) {
-    const int32_t *const from = std::lower_bound(first, last, begin), *const to =
-                                                                          std::lower_bound(from, last, end);
-    if (to > from && to - from < end - begin) to_move.push_back({begin, end, from - first, to - from});
-  }
-  return to_move;
-}
 
 /// exp(-distance / reach) by distance; 0 where that adds nothing to sums in fp32.
 class Fades {
@@ -73,8 +57,8 @@ class HeadOfRange {
         is_keys_(is_keys),
         head_(head),
         head_dim_(target.pages.head_dim) {
-    auto* memory = ThreadScratch<float>(ScratchSlot::kSpread,
-                                        2 * range.num_rows * (head_dim_ + 1) + (kBlock + 2) * head_dim_);
+    auto* memory = ThreadScratch<float>(
+        ScratchSlot::kSpread, 2 * int64_t{range.num_rows} * (head_dim_ + 1) + (kBlock + 2) * head_dim_);
     before_ = memory;
     after_ = before_ + range.num_rows * head_dim_;
     all_ = after_ + range.num_rows * head_dim_;
@@ -280,7 +264,8 @@ class HeadOfRange {
 void CpuSpreadDeviation(CpuContext& context, const KvTarget& target, absl::Span<const ColumnRange> ranges,
                         const DeviationSpread& keys, const DeviationSpread& values, ConstMatrixView k,
                         ConstMatrixView v) {
-  const std::vector<RangeRows> to_move = RangesToMove(target.plan, ranges);
+  const std::vector<RangeRows> to_move = PartlyComputedRanges(
+      absl::MakeConstSpan(target.plan.positions(), static_cast<size_t>(target.plan.num_rows())), ranges);
   if (to_move.empty()) return;
   const Fades key_fades(keys), value_fades(values);
   const int64_t heads = target.pages.num_kv_heads;

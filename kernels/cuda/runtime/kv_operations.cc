@@ -10,6 +10,7 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/section_staging.h"
 #include "kernels/cuda/runtime/step_recording.h"
+#include "kernels/host/range_rows.h"
 
 namespace kvblend::kernels::cuda {
 namespace {
@@ -150,14 +151,10 @@ absl::Status SpreadDeviationOfRows(DeviceStream& stream, const BatchPlan& plan, 
                                           workspace, pages),
                     kOp);
   };
-  const int32_t *const first = batch->host_view().positions, *const last = first + num_rows;
   SpreadRanges some;
-  for (const auto& [begin, end] : ranges) {
-    const int32_t *const from = std::lower_bound(first, last, begin), *const to =
-                                                                          std::lower_bound(from, last, end);
-    if (from == to || to - from == end - begin) continue;
-    some.items[some.count++] = {begin, end, static_cast<int32_t>(from - first),
-                                static_cast<int32_t>(to - from)};
+  const auto positions = absl::MakeConstSpan(batch->host_view().positions, static_cast<size_t>(num_rows));
+  for (const auto& [begin, end, first_row, rows_in_range] : PartlyComputedRanges(positions, ranges)) {
+    some.items[some.count++] = {begin, end, first_row, rows_in_range};
     if (some.count < kMaxSpreadRanges) continue;
     KVBLEND_RETURN_IF_ERROR(launch(some));
     some.count = 0;
