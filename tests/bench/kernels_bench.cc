@@ -6,7 +6,7 @@
 //   of_copy    of memcpy's bytes per second, read and written, in as much memory as the operation touches
 //   of_read    of the bytes per second of reading what no cache holds
 //
-//   kernels_bench [--threads=N] [--gemm=auto|int8|int16] [--cpu_time] [--pages_in_rows]
+//   kernels_bench [--threads=N] [--gemm=auto|bf16|int8|int16] [--cpu_time] [--pages_in_rows]
 //   [--benchmark_filter=REGEX]
 //
 // --gemm=int8: products of weights in 8 bits, held against oneDNN's product of codes.
@@ -219,6 +219,8 @@ int main(int argc, char** argv) {
       kvblend::kernels::num_threads = std::atoi(argv[i] + 10);
     } else if (arg == "--gemm=int8") {
       kvblend::kernels::gemm = kvblend::kernels::CpuBackendOptions::Gemm::kInt8;
+    } else if (arg == "--gemm=bf16") {
+      kvblend::kernels::gemm = kvblend::kernels::CpuBackendOptions::Gemm::kBF16;
     } else if (arg == "--gemm=int16") {
       kvblend::kernels::gemm = kvblend::kernels::CpuBackendOptions::Gemm::kInt16;
     } else if (arg == "--gemm=auto") {

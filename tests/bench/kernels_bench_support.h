@@ -37,7 +37,8 @@ inline Stream& TheStream() {
 
 /// What weights that are no codes are multiplied as.
 inline GemmOperands OperandsOfFloats() {
-  return Cpu().compute_dtype() == DataType::kBF16 ? GemmOperands::kBF16 : GemmOperands::kF32;
+  return Cpu().Describe().find("bf16 (oneDNN") != std::string::npos ? GemmOperands::kBF16
+                                                                    : GemmOperands::kF32;
 }
 /// What weights that are codes are multiplied as. The backend chooses by the processor, and says so in its
 /// description.
