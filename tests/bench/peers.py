@@ -181,6 +181,8 @@ def parse_arguments():
     group = parser.add_argument_group("settings of the others to search, lists; flash attention as above")
     group.add_argument("--ik-kv", type=words, default=["q8_0", "f16"], help="of ik_llama.cpp: q8_0, f16, f32 (default: q8_0,f16)")
     group.add_argument("--ov-kv", type=words, default=["u8", "f16"], help="of OpenVINO: u8, f16, f32 (default: u8,f16)")
+    group.add_argument("--ov-precision", type=words, default=["auto", "f32"],
+                       help="of OpenVINO's products: auto (bf16 wherever there are instructions for it), f32, bf16 (default: auto,f32)")
     parser.add_argument("--settings-from", type=pathlib.Path, metavar="JSON",
                         help="take the best settings from an earlier run's JSON and search nothing; for one model")
     parser.add_argument("--json", type=pathlib.Path, help="writes everything that was measured there; of several models a list")
@@ -194,7 +196,8 @@ def parse_arguments():
         parser.error(f"--settings-from is for one model; there are {len(options.models)}")
     for name, allowed in (("weights", ["given", "q8_0"]), ("kv", ["f16", "f32", "bf16", "q8_0"]), ("fa", [0, 1]),
                           ("repack", [0, 1]), ("peers", list(NAMES)), ("ik_kv", ["q8_0", "f16", "f32"]),
-                          ("ov_kv", ["u8", "f16", "f32"])):
+                          ("ov_kv", ["u8", "f16", "f32"]),
+                          ("ov_precision", ["auto", "f32", "bf16"])):
         for value in getattr(options, name):
             if value not in allowed:
                 parser.error(f"--{name.replace('_', '-')} has '{value}'; allowed: {', '.join(map(str, allowed))}")

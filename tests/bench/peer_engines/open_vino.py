@@ -1,4 +1,5 @@
 """OpenVINO GenAI, which reads the GGUF file itself."""
+import itertools
 
 from peer_engines import engine
 
@@ -14,12 +15,12 @@ class OpenVino(engine.Engine):
         return engine.install_wheels(options.folder / "openvino", cls.name, [("openvino-genai", VERSION), ("numpy", "2.4.6")])
 
     def settings(self):
-        for kv in self.options.ov_kv:
-            yield {"kv": kv}
+        for kv, precision in itertools.product(self.options.ov_kv, self.options.ov_precision):
+            yield {"kv": kv, "precision": precision}
 
     @staticmethod
     def describe(setting) -> str:
-        return f"KV {setting['kv']}"
+        return f"KV {setting['kv']}, precision {setting['precision']}"
 
     def job(self, setting):
         return {**setting, "model": str(self.options.model)}

@@ -1,6 +1,6 @@
 """Measures OpenVINO GenAI in a process of its own, for open_vino.py, which runs it in its virtual environment.
 
-Standard input: {"model", "threads", "kv", "cpu_time", "tasks": [{"tokens": [ids], "warm_up", "repeats",
+Standard input: {"model", "threads", "kv", "precision", "cpu_time", "tasks": [{"tokens": [ids], "warm_up", "repeats",
 "steps"}]}. Standard output: JSON, per task seconds of a prompt with one token behind it and of `steps` more for each
 repeat, and the ids.
 """
@@ -41,8 +41,10 @@ def measure(pipeline, job, task):
 
 
 def work(job):
-    pipeline = openvino_genai.LLMPipeline(
-        job["model"], "CPU", **{"INFERENCE_NUM_THREADS": job["threads"], "KV_CACHE_PRECISION": job["kv"]})
+    settings = {"INFERENCE_NUM_THREADS": job["threads"], "KV_CACHE_PRECISION": job["kv"]}
+    if job["precision"] != "auto":
+        settings["INFERENCE_PRECISION_HINT"] = job["precision"]
+    pipeline = openvino_genai.LLMPipeline(job["model"], "CPU", **settings)
     return {"system_info": openvino.get_version(), "tasks": [measure(pipeline, job, task) for task in job["tasks"]]}
 
 
