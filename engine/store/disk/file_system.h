@@ -91,7 +91,8 @@ class FileSystem {
   virtual absl::StatusOr<std::vector<FolderItem>> List(const std::string& path) = 0;
   virtual absl::StatusOr<Space> SpaceOf(const std::string& path) = 0;
   /// Takes the lock that `path` stands for, creating the file if need be, and leaves `owner` in it for people
-  /// to read. kFailedPrecondition, naming the path and the owner found in it, when someone else holds it.
+  /// to read, whose first word is the same for all owners. kFailedPrecondition, naming the path and what was
+  /// found in it, when someone else holds it, or when it begins otherwise: then it is no lock, and stays.
   virtual absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path, std::string_view owner) = 0;
 };
 

@@ -5,10 +5,14 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/store/disk/file_system.h"
@@ -49,6 +53,26 @@ auto Retry(Call call) {
   auto result = call();
   while (result < 0 && errno == EINTR) result = call();
   return result;
+}
+
+/// What somebody left in a lock's file for people to read: its beginning, or nothing where it cannot be read.
+std::string LockText(int fd) {
+  char text[256];
+  const ssize_t bytes = Retry([&] { return pread(fd, text, sizeof(text), 0); });
+  return {text, static_cast<size_t>(std::max<ssize_t>(bytes, 0))};
+}
+
+/// A file that happens to have a lock's name stays as it is. A lock's own begins as every owner does, with the
+/// same word, unless a full disk or a power failure cut it short.
+absl::Status CheckLockText(int fd, const std::string& path, std::string_view owner) {
+  const std::string word(owner.substr(0, owner.find(' '))), text = LockText(fd);
+  if (text.empty() || text.front() == '\0' || word.starts_with(text) || text.starts_with(word)) {
+    return absl::OkStatus();
+  }
+  const std::string beginning = text.substr(0, std::min<size_t>(text.find('\n'), 40));
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": is no lock file: it begins with '", absl::CHexEscape(beginning),
+                   "', and a lock's with '", word, "'; choose another folder, or move this file away"));
 }
 
 class Descriptor {
@@ -188,12 +212,11 @@ class Posix final : public FileSystem {
     if (fd.get() < 0) return SystemError(errno, "open", path);
     if (Retry([&] { return flock(fd.get(), LOCK_EX | LOCK_NB); }) < 0) {
       if (errno != EWOULDBLOCK) return SystemError(errno, "lock", path);
-      char holder[256];
-      const ssize_t bytes = Retry([&] { return pread(fd.get(), holder, sizeof(holder), 0); });
-      return absl::FailedPreconditionError(absl::StrCat(
-          path, ": is locked", bytes > 0 ? " by " : "",
-          std::string(holder, static_cast<size_t>(bytes > 0 ? bytes : 0)), "; one server per folder"));
+      const std::string holder = LockText(fd.get());
+      return absl::FailedPreconditionError(
+          absl::StrCat(path, ": is locked", holder.empty() ? "" : " by ", holder, "; one server per folder"));
     }
+    KVBLEND_RETURN_IF_ERROR(CheckLockText(fd.get(), path, owner));
     // The text is for people only, so it may be missing on a full disk.
     if (ftruncate(fd.get(), 0) == 0) {
       [[maybe_unused]] const ssize_t written =

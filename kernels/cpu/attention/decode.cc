@@ -161,7 +161,7 @@ DataType ProductsDtype(const CpuContext& context, const KvPagesView& pages) {
   const bool of_pages = pages.dtype == DataType::kBF16 || pages.dtype == DataType::kInt8;
   const bool of_choice = context.value_dtype == DataType::kBF16;
   return of_pages && of_choice && pages.head_dim % 32 == 0 && simd::HasBf16Dots() ? DataType::kBF16
-                                                                                 : DataType::kF32;
+                                                                                  : DataType::kF32;
 }
 
 // Neighbouring parts of one row. `dtype`: of the products' operands

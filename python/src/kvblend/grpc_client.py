@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,18 +134,25 @@ class AsyncGrpcClient(AsyncClient):
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
         self._closed = False
 
-    async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
-        self._check_open()
-        call = method(request, **_within(self._call, timeout))
+    @contextlib.contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        """What a call ends with as an Error; a task that is cancelled stays so."""
         try:
-            async for message in call:
-                yield message
+            yield
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
         except asyncio.CancelledError as error:
             if self._closed and _is_not_cancelled(asyncio.current_task()):
                 raise Error("CANCELLED", "the client was closed") from error
             raise
+
+    async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
+        self._check_open()
+        call = method(request, **_within(self._call, timeout))
+        try:
+            with self._own_errors():
+                async for message in call:
+                    yield message
         finally:
             call.cancel()
 
@@ -162,14 +170,8 @@ class AsyncGrpcClient(AsyncClient):
 
     async def _call_once(self, method: Any, request: Any, timeout: float | None) -> Any:
         self._check_open()
-        try:
+        with self._own_errors():
             return await method(request, **_within(self._call, timeout))
-        except grpc.RpcError as error:
-            raise errors.of_grpc(error) from error
-        except asyncio.CancelledError as error:
-            if self._closed and _is_not_cancelled(asyncio.current_task()):
-                raise Error("CANCELLED", "the client was closed") from error
-            raise
 
     async def _unary(self, method: str, request: Any, response: type[Response], timeout: float | None = None) -> Response:
         answer: Response = await self._call_once(getattr(self._chunks, method), request, timeout)

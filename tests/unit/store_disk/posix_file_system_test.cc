@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +28,13 @@ class PosixFileSystemTest : public ::testing::Test {
     const auto file = fs_.Open(Path(name), OpenMode::kCreate);
     if (!file.ok()) return file.status();
     return WriteFully(**file, 0, bytes);
+  }
+  void WriteText(const std::string& name, const std::string& text) const {
+    std::ofstream(Path(name), std::ios::binary) << text;
+  }
+  std::string ReadText(const std::string& name) const {
+    std::ifstream file(Path(name), std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
   const test_support::TemporaryFolder folder_;
@@ -110,6 +119,24 @@ TEST_F(PosixFileSystemTest, ALockHasOneHolder) {
   EXPECT_THAT(refused.message(), HasSubstr("process 123"));
   lock->reset();
   EXPECT_TRUE(fs_.Lock(Path("lock"), "process 456").ok());
+}
+
+TEST_F(PosixFileSystemTest, AFileThatIsNoLockStaysAsItIs) {
+  const std::string text = "packages:\n  - name: of somebody's lock file";
+  WriteText("lock", text);
+  const absl::Status refused = fs_.Lock(Path("lock"), "process 123").status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.message(), HasSubstr(Path("lock")));
+  EXPECT_THAT(refused.message(), HasSubstr("begins with 'packages:'"));
+  EXPECT_EQ(ReadText("lock"), text);
+}
+
+TEST_F(PosixFileSystemTest, ALockThatWasCutShortIsTaken) {
+  for (const std::string& text : {std::string(), std::string("proc"), std::string(11, '\0')}) {
+    WriteText("lock", text);
+    EXPECT_TRUE(fs_.Lock(Path("lock"), "process 123").ok()) << text;
+    EXPECT_EQ(ReadText("lock"), "process 123");
+  }
 }
 
 TEST(DiskHealthTest, OneLinePerChange) {

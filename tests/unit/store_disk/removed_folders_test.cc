@@ -114,7 +114,7 @@ TEST_F(RemovedFoldersTest, WithoutItsLockFileNothingIsMade) {
   EXPECT_FALSE(files::exists(path_));
 
   files::create_directory(path_);
-  const auto other = PosixFileSystem().Lock(path_ + "/lock", "another server");
+  const auto other = PosixFileSystem().Lock(path_ + "/lock", "process 1 (another server)");
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(Put(*tier_, first_).code(), absl::StatusCode::kUnavailable);
   EXPECT_FALSE(files::exists(path_ + "/entries"));
