@@ -55,15 +55,15 @@ auto Retry(Call call) {
   return result;
 }
 
-/// What somebody left in a lock's file for people to read: its beginning, or nothing where it cannot be read.
+/// The beginning of what somebody left in a lock's file for people to read; empty if it cannot be read.
 std::string LockText(int fd) {
   char text[256];
   const ssize_t bytes = Retry([&] { return pread(fd, text, sizeof(text), 0); });
   return {text, static_cast<size_t>(std::max<ssize_t>(bytes, 0))};
 }
 
-/// A file that happens to have a lock's name stays as it is. A lock's own begins as every owner does, with the
-/// same word, unless a full disk or a power failure cut it short.
+/// A file that only happens to have a lock's name stays as it is. A lock's begins with its owners' first
+/// word, unless a full disk or a power failure cut it short.
 absl::Status CheckLockText(int fd, const std::string& path, std::string_view owner) {
   const std::string word(owner.substr(0, owner.find(' '))), text = LockText(fd);
   if (text.empty() || text.front() == '\0' || word.starts_with(text) || text.starts_with(word)) {
