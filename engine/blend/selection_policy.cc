@@ -167,6 +167,11 @@ bool HasRatio(Policy policy) {
   return policy == Policy::kQuery || policy == Policy::kHkvd || policy == Policy::kRandom;
 }
 
+bool SpreadsDeviation(const BlendOptions& options) {
+  return options.spread_deviation && options.policy != Policy::kLink &&
+         options.anchoring == Anchoring::kAnchored;
+}
+
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,
                                                                        int32_t num_layers) {
   KVBLEND_RETURN_IF_ERROR(ValidateBlendOptions(options, num_layers));

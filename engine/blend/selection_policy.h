@@ -73,6 +73,12 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
 /// Whether the policy uses the ratio.
 bool HasRatio(Policy policy);
 
+/// Whether deviations of recomputed tokens are passed on to the others of their chunk (docs/algorithm.md,
+/// "Deviations are passed on"). Not those of the tokens with which a chunk begins, which are all that `link`
+/// recomputes, nor of isolated chunks, whose first tokens were computed as the beginning of a text: they say
+/// little about the rest.
+bool SpreadsDeviation(const BlendOptions& options);
+
 /// Checks every field that CreateSelectionPolicy would, without creating anything.
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);
 
