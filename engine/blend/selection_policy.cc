@@ -167,9 +167,9 @@ bool HasRatio(Policy policy) {
   return policy == Policy::kQuery || policy == Policy::kHkvd || policy == Policy::kRandom;
 }
 
-bool SpreadsDeviation(const BlendOptions& options) {
-  return options.spread_deviation && options.policy != Policy::kLink &&
-         options.anchoring == Anchoring::kAnchored;
+bool SpreadsDeviation(const BlendOptions& options, const prompt::PromptLayout& layout) {
+  const bool behind_anchor = options.anchoring == Anchoring::kAnchored && !layout.anchor_ids.empty();
+  return options.spread_deviation && options.policy != Policy::kLink && behind_anchor;
 }
 
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,

@@ -16,6 +16,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "engine/api/request.h"
+#include "engine/prompt/prompt_layout.h"
 
 namespace kvblend::blend {
 
@@ -75,9 +76,9 @@ bool HasRatio(Policy policy);
 
 /// Whether deviations of recomputed tokens are passed on to the others of their chunk (docs/algorithm.md,
 /// "Deviations are passed on"). Not those of the tokens with which a chunk begins, which are all that `link`
-/// recomputes, nor of isolated chunks, whose first tokens were computed as the beginning of a text: they say
-/// little about the rest.
-bool SpreadsDeviation(const BlendOptions& options);
+/// recomputes, nor of chunks that are isolated or have an empty anchor: their first tokens were computed as
+/// the beginning of a text, and say little about the rest.
+bool SpreadsDeviation(const BlendOptions& options, const prompt::PromptLayout& layout);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.
 absl::Status ValidateBlendOptions(const BlendOptions& options, int32_t num_layers);

@@ -296,7 +296,7 @@ absl::Status PromptPrefill::Plan() {
                      .correction = correction_.get(),
                      .capture = &*capture_,
                      .pipeline_depth = engine_.load_pipeline_depth,
-                     .spread_deviation = blend::SpreadsDeviation(options_),
+                     .spread_deviation = blend::SpreadsDeviation(options_, layout_),
                      .keep_scores = options_.explain,
                      .trace = trace_},
                     *policy_));

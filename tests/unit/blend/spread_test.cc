@@ -107,6 +107,7 @@ TEST_P(SpreadTest, IsNotDoneWhereTheBeginningsOfChunksWouldBeSpread) {
     options.anchoring = Anchoring::kIsolated;
     Prefill(layout_, options);
   }
+  Prefill(MakeLayout({}, chunks_, RandomTokens(7)), With(Policy::kQuery, 0.3));
   EXPECT_THAT(backend_->spreads, IsEmpty());
 }
 
