@@ -34,7 +34,7 @@ def started(start_server, folder, tenants, *flags):
 
 
 # The chunks of the test of times: of whom, and where they lie. What nobody has comes in the same numbers.
-TRIPLES, OWN_TRIPLES = 30, 24
+TRIPLES, OWN_TRIPLES = 30, 48
 WORDS = [f"{word}{i}" for word in ("amber", "birch", "cedar", "delta", "ember") for i in range(3)]
 
 
