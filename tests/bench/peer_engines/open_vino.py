@@ -20,10 +20,11 @@ class OpenVino(engine.Engine):
 
     @staticmethod
     def describe(setting) -> str:
-        return f"KV {setting['kv']}, precision {setting['precision']}"
+        return f"KV {setting['kv']}, precision {setting.get('precision', 'auto')}"
 
     def job(self, setting):
-        return {**setting, "model": str(self.options.model)}
+        # A file of earlier settings may have no precision.
+        return {"precision": "auto", **setting, "model": str(self.options.model)}
 
     def work(self, job, what):
         # With all instructions that the processor has: held to fewer by ONEDNN_MAX_CPU_ISA, this version ends with an error.
