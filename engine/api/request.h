@@ -86,10 +86,9 @@ struct BlendOptions {
   uint64_t random_seed = 0;  // random
   bool store_misses = true;  // compute missing chunks behind the response and store them
   bool correction = true;    // apply the learned correction to KV that is reused inexactly, if there is one
-  bool spread_deviation =
-      true;                  // pass deviations of recomputed tokens on; not with link, nor isolated chunks
-  bool explain = false;      // fill PromptReport::explanation
-  bool share_prefix = true;  // share pages with sequences that begin with the same exact tokens
+  bool spread_deviation = true;  // behind an anchor, and not with link: pass deviations of computed tokens on
+  bool explain = false;          // fill PromptReport::explanation
+  bool share_prefix = true;      // share pages with sequences that begin with the same exact tokens
   // Namespaces whose chunks may be reused besides the caller's own, which come first. Nothing is stored in
   // them. At most kMaxReadNamespaces, each of at most 128 bytes.
   std::vector<std::string> read_namespaces = {};

@@ -55,7 +55,7 @@ constexpr FieldFlag kBlendFlags[] = {
     {"--no-correction", "blend.correction", "Place stored KV as it is, without the learned correction", "",
      "false"},
     {"--no-spread", "blend.spread_deviation",
-     "Do not move stored KV as that of the recomputed tokens deviates, as is done but with link and --isolated",
+     "Do not move stored KV as that of the recomputed tokens deviates (never done with link or --isolated)",
      "", "false"},
     {"--read-namespace", "blend.read_namespaces",
      "Reuse chunks of this namespace where one's own has none; repeat for more", "NAME"},

@@ -59,7 +59,8 @@ struct AttentionArgs {
   float Sink(int64_t head) const { return static_cast<const float*>(spec.sinks.data)[head] * kLog2E; }
 };
 
-/// The type of keys, values and probabilities in products: f32 pages and an f32 GEMM stay exact to f32.
+/// The type of keys, values and probabilities in products of many rows: f32 pages and an f32 GEMM stay exact
+/// to f32. Few rows have their own (decode.cc).
 inline DataType AttentionDtype(const CpuContext& context, const KvPagesView& pages) {
   return pages.dtype == DataType::kF32 ? DataType::kF32 : context.gemm_dtype;
 }

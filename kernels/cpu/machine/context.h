@@ -49,8 +49,9 @@ struct CpuContext {
   ScratchPool scratch;
   WeightArena weights;
   GemmCache gemms;
-  const DataType gemm_dtype;       // kF32 or kBF16
-  const DataType value_dtype;      // that weights which are no codes are kept and multiplied in, likewise
+  const DataType gemm_dtype;  // kF32 or kBF16
+  // That weights which are no codes are kept and multiplied in, and bf16 pages by few rows; kF32 or kBF16.
+  const DataType value_dtype;
   const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
   const CodeKernels* const pairs;  // multiply them in 16 bits; null: they are not rounded so
   // Multiply many rows of WeightUsage::kTolerantLinear in asymmetric codes of 8 bits; null: as others are.
