@@ -57,6 +57,18 @@ absl::Status CheckScatter(absl::string_view op, const Backend& backend, const Ba
   return absl::OkStatus();
 }
 
+absl::Status CheckActivation(absl::string_view op, Activation activation) {
+  if (activation <= Activation::kClampedSilu) return absl::OkStatus();
+  return Invalid(op, "activation is ", static_cast<int>(activation),
+                 "; allowed: kSilu, kGeluTanh, kClampedSilu");
+}
+
+absl::Status CheckLinearWeights(absl::string_view op, const PackedWeights& weights) {
+  if (weights.usage() != WeightUsage::kEmbedding) return absl::OkStatus();
+  return Invalid(
+      op, "weights were packed for kEmbedding; allowed: kLinear, kTolerantLinear, kLinearAndEmbedding");
+}
+
 class RunEveryTime final : public RepeatedStep {
  public:
   absl::Status Run(const StepValues&, absl::FunctionRef<absl::Status()> operations) override {
@@ -194,10 +206,7 @@ absl::Status Backend::RmsNorm(Stream& stream, ConstMatrixView x, ConstMatrixView
 absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeights& weights, bool accumulate,
                              MatrixView out) {
   constexpr absl::string_view kOp = "Linear";
-  if (weights.usage() == WeightUsage::kEmbedding) {
-    return Invalid(
-        kOp, "weights were packed for kEmbedding; allowed: kLinear, kTolerantLinear, kLinearAndEmbedding");
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckLinearWeights(kOp, weights));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, weights.cols(), {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, weights.rows(), {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
@@ -207,16 +216,37 @@ absl::Status Backend::Linear(Stream& stream, ConstMatrixView x, const PackedWeig
 absl::Status Backend::GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                       ConstMatrixView up, MatrixView out) {
   constexpr absl::string_view kOp = "GatedActivation";
-  if (activation > Activation::kClampedSilu) {
-    return Invalid(kOp, "activation is ", static_cast<int>(activation),
-                   "; allowed: kSilu, kGeluTanh, kClampedSilu");
-  }
+  KVBLEND_RETURN_IF_ERROR(CheckActivation(kOp, activation));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "gate", gate, gate.rows, gate.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "up", up, gate.rows, gate.cols, {kF32}));
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, gate.rows, gate.cols, {kF32, compute_dtype()}));
   KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, gate, "gate", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjointOrInPlace(kOp, up, "up", out));
   return DoGatedActivation(stream, activation, gate, up, out);
+}
+
+absl::Status Backend::GatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& weights,
+                                  Activation activation, MatrixView both, MatrixView out) {
+  constexpr absl::string_view kOp = "GatedLinear";
+  KVBLEND_RETURN_IF_ERROR(CheckActivation(kOp, activation));
+  KVBLEND_RETURN_IF_ERROR(CheckLinearWeights(kOp, weights));
+  if (weights.rows() % 2 != 0) {
+    return Invalid(kOp, "weights has ", weights.rows(), " rows; allowed: an even number");
+  }
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "x", x, x.rows, weights.cols(), {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "both", both, x.rows, weights.rows(), {kF32}));
+  KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, x.rows, weights.rows() / 2, {kF32, compute_dtype()}));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", both));
+  KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, both, "both", out));
+  return DoGatedLinear(stream, x, weights, activation, both, out);
+}
+
+absl::Status Backend::DoGatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& weights,
+                                    Activation activation, MatrixView both, MatrixView out) {
+  KVBLEND_RETURN_IF_ERROR(DoLinear(stream, x, weights, /*accumulate=*/false, both));
+  return DoGatedActivation(stream, activation, both.Columns(0, out.cols), both.Columns(out.cols, out.cols),
+                           out);
 }
 
 absl::Status Backend::AddScaled(Stream& stream, ConstMatrixView x, float scale, MatrixView out) {

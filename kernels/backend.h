@@ -30,7 +30,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -40,6 +39,7 @@
 #include "kernels/kv_section.h"
 #include "kernels/sampling.h"
 #include "kernels/specs.h"
+#include "kernels/stream.h"
 #include "kernels/tensor.h"
 #include "kernels/weight_source.h"
 
@@ -54,12 +54,6 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   virtual void* data() const = 0;
   virtual int64_t size_bytes() const = 0;
-};
-
-/// An in-order queue of operations.
-class Stream {
- public:
-  virtual ~Stream() = default;
 };
 
 /// What a weight matrix will be used for; an embedding that is tied to the output layer is both. Inputs of a
@@ -102,42 +96,6 @@ struct RopeSpec {
   /// Multiplies cos and sin: YaRN and LongRoPE make it more than 1. Pairs whose inv_freq is 0 stay all the
   /// same.
   float magnitude = 1;
-};
-
-/// What one step of a RepeatedStep has of its own. Everything is host memory.
-struct StepValues {
-  const BatchPlan& plan;
-  absl::Span<const int32_t> token_ids;   // [plan.num_rows]: for Embed
-  absl::Span<const SamplingSpec> specs;  // [plan.num_rows]: for SampleTokens
-  absl::Span<SampledToken> out;          // [plan.num_rows]: as SampleTokens fills it
-};
-
-/// Operations on a stream that come again and again with other values, as the steps of decoding do. A backend
-/// for a device may record them, once for every shape of the values, and have the device repeat what was
-/// recorded; others run them every time. Used by the stream's thread. Its stream must outlive it.
-class RepeatedStep {
- public:
-  virtual ~RepeatedStep() = default;
-  /// Enqueues a step. `operations` does that by operations of the backend on the stream, SampleTokens among
-  /// them; it is called once, twice or not at all. Errors: those of the operations.
-  /// REQUIRES: for as many rows, `operations` does the same every time, with the same weights, tables, pages
-  /// and numbers, but for `values`, which are used as they were given here. It reads no other memory of the
-  /// host, waits for nothing, and has allocated what it needs once it has run.
-  virtual absl::Status Run(const StepValues& values, absl::FunctionRef<absl::Status()> operations) = 0;
-  /// Why nothing is recorded any more; empty while there is no reason.
-  virtual std::string problem() const { return ""; }
-};
-
-/// Times what a stream does, which may run behind the host. Used by the stream's thread, and must not outlive
-/// the stream.
-class StreamClock {
- public:
-  virtual ~StreamClock() = default;
-  /// Marks the place behind everything that was enqueued so far. Returns its number: 0, 1, ...
-  virtual absl::StatusOr<size_t> Mark() = 0;
-  /// From the moment when the stream came to mark `begin` until it came to mark `end`.
-  /// REQUIRES: the stream has been synchronised since both.
-  virtual absl::StatusOr<double> SecondsBetween(size_t begin, size_t end) = 0;
 };
 
 /// The memory of a device that has its own: the bytes that this process and others use, and all there are.
@@ -272,6 +230,13 @@ class Backend {
   ///   gate, up: f32 [n, d];  out: f32 or compute dtype [n, d]; out may be gate or up when f32
   absl::Status GatedActivation(Stream& stream, Activation activation, ConstMatrixView gate,
                                ConstMatrixView up, MatrixView out);
+
+  /// out = activation(x G^T) * x U^T, as Linear and GatedActivation one after the other, or at once where
+  /// that is faster. The rows of `weights` are those of G and, behind them, as many of U.
+  ///   x: f32 or compute dtype [n, W.cols];  both: f32 [n, W.rows], memory to work in;
+  ///   out: f32 or compute dtype [n, W.rows / 2]
+  absl::Status GatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& weights,
+                           Activation activation, MatrixView both, MatrixView out);
 
   /// out[i] += scale * x[i], or scale * x[0] where x is one row: a bias.
   ///   out: f32 [n, d];  x: f32 [n, d] or [1, d]
@@ -420,6 +385,9 @@ class Backend {
                                       MatrixView) = 0;
   virtual absl::Status DoSumExperts(Stream&, ConstMatrixView, ConstMatrixView, bool, MatrixView) = 0;
   virtual absl::Status DoAddExpertBias(Stream&, ConstMatrixView bias, IndicesView, MatrixView) = 0;
+  /// Linear, then GatedActivation, unless a backend knows better.
+  virtual absl::Status DoGatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& weights,
+                                     Activation activation, MatrixView both, MatrixView out);
   virtual absl::Status DoGatedActivation(Stream&, Activation, ConstMatrixView, ConstMatrixView,
                                          MatrixView) = 0;
   virtual absl::Status DoAddScaled(Stream&, ConstMatrixView, float, MatrixView) = 0;

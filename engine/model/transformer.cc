@@ -168,8 +168,8 @@ absl::Status Transformer::AddMlp(kernels::Stream& stream, const LayerWeights& we
   KVBLEND_ASSIGN_OR_RETURN(
       const MatrixView activated,
       state.activated.Resize(backend_, normed.rows, config_.ffn_dim, backend_.compute_dtype()));
-  KVBLEND_RETURN_IF_ERROR(backend_.Linear(stream, normed, *weights.gate_up, /*accumulate=*/false, both));
-  KVBLEND_RETURN_IF_ERROR(Activate(stream, both, activated));
+  KVBLEND_RETURN_IF_ERROR(backend_.GatedLinear(stream, normed, *weights.gate_up,
+                                               config_.architecture->activation, both, activated));
   return AddBranch(
       stream,
       [&](bool accumulate, MatrixView out) {

@@ -123,6 +123,15 @@ class CpuBackend final : public HostBackend {
     return CpuLinear(context_, x, *weights, accumulate, out);
   }
 
+  absl::Status DoGatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed,
+                             Activation activation, MatrixView both, MatrixView out) override {
+    KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.value_dtype));
+    if (!TakesGatedPairs(context_, x, *weights)) {
+      return Backend::DoGatedLinear(stream, x, packed, activation, both, out);
+    }
+    return PairedGatedLinear(context_, x, *weights, activation, out);
+  }
+
   absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
                                                                int64_t cols,
                                                                const WeightSource& source) override {
@@ -157,8 +166,7 @@ class CpuBackend final : public HostBackend {
                                  MatrixView out) override {
     ForRows(context_.pool, out.rows, out.cols * 16, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        simd::GatedActivationRow(activation, F32Row(gate, i), F32Row(up, i), out.cols, out.dtype,
-                                 out.Rows(i, 1).data);
+        simd::GatedActivationRows(activation, F32Row(gate, i), F32Row(up, i), /*stride=*/0, out.Rows(i, 1));
       }
     });
     return absl::OkStatus();

@@ -23,6 +23,10 @@ struct EmulatedInstructions {
     TileState::OfThread().Load(kTile, static_cast<const std::byte*>(rows), stride);
   }
   template <int kTile>
+  static void LoadOnce(const void* rows, int64_t stride) {
+    Load<kTile>(rows, stride);
+  }
+  template <int kTile>
   static void Store(void* rows, int64_t stride) {
     TileState::OfThread().Store(kTile, static_cast<std::byte*>(rows), stride);
   }

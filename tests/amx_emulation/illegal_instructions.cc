@@ -93,7 +93,8 @@ bool Execute(const Instruction& instruction) {
     return true;
   }
   if (instruction.vvvv() != 0) return false;
-  if (is(0x4B, I::kF2) && instruction.has_sib()) {
+  // TILELOADD and TILELOADDT1
+  if ((is(0x4B, I::kF2) || is(0x4B, I::k66)) && instruction.has_sib()) {
     tiles.Load(instruction.reg(), instruction.address(), instruction.stride());
   } else if (is(0x4B, I::kF3) && instruction.has_sib()) {
     tiles.Store(instruction.reg(), instruction.address(), instruction.stride());

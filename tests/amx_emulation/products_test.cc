@@ -136,28 +136,35 @@ TEST_P(AmxProductsTest, AddValues) {
   }
 }
 
-TEST_P(AmxProductsTest, Linear) {
+TEST_P(AmxProductsTest, LinearPair) {
+  constexpr int64_t kOutputs = 16;
   for (const bool accumulate : {false, true}) {
-    for (const int64_t steps : Few({48}, {16, 48, 288})) {
-      constexpr int64_t kStride = kPackedBlock + 3;
-      const int64_t row_stride = steps + 5;  // some steps of longer rows
-      const auto rows = Operand(tiles_.rows * row_stride), block = Operand(steps * kPackedBlock);
-      const auto before = Floats((tiles_.rows - 1) * kStride + kPackedBlock);
-      auto out = before;
-      {
-        const TileScope scope(tiles_);
-        tiles_.linear(rows.data(), row_stride, block.data(), steps, accumulate, /*prefetch=*/true, out.data(),
-                      kStride);
-      }
-      for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
-        const int64_t r = i / kStride, c = i % kStride;
-        if (c >= kPackedBlock) {
-          ASSERT_EQ(out[i], before[i]);
-          continue;
+    for (const bool fetches : {false, true}) {
+      for (const int64_t steps : Few({48}, {16, 48, 288})) {
+        constexpr int64_t kStride = 2 * kOutputs + 3, kColumnStride = kOutputs + 5;
+        const int64_t row_stride = steps + 5;  // some steps of longer rows
+        const auto rows = Operand(tiles_.rows * row_stride), left = Operand(steps * kColumnStride),
+                   right = Operand(steps * kColumnStride);
+        const auto before = Floats((tiles_.rows - 1) * kStride + 2 * kOutputs);
+        auto out = before;
+        NextTile next;
+        if (fetches) next = {.rows = rows.data(), .out = out.data(), .out_stride = kStride * 4};
+        {
+          const TileScope scope(tiles_);
+          tiles_.linear_pair(rows.data(), row_stride, left.data(), right.data(), kColumnStride, steps,
+                             accumulate, out.data(), kStride, next);
         }
-        const double expected = Dot(rows.data() + r * row_stride, block.data() + c, kPackedBlock, steps) +
-                                (accumulate ? before[i] : 0.0f);
-        ASSERT_NEAR(out[i], expected, Bound(steps)) << "row " << r << ", column " << c;
+        for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+          const int64_t r = i / kStride, c = i % kStride;
+          if (c >= 2 * kOutputs) {
+            ASSERT_EQ(out[i], before[i]);
+            continue;
+          }
+          const uint32_t* column = (c < kOutputs ? left : right).data() + c % kOutputs;
+          const double expected = Dot(rows.data() + r * row_stride, column, kColumnStride, steps) +
+                                  (accumulate ? before[i] : 0.0f);
+          ASSERT_NEAR(out[i], expected, Bound(steps)) << "row " << r << ", column " << c;
+        }
       }
     }
   }

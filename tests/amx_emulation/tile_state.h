@@ -20,7 +20,7 @@ class TileState {
   void Release();
   /// TILEZERO
   void Zero(int tile);
-  /// TILELOADD
+  /// TILELOADD, TILELOADDT1
   void Load(int tile, const std::byte* rows, int64_t stride);
   /// TILESTORED
   void Store(int tile, std::byte* rows, int64_t stride);

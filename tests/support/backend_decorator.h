@@ -75,6 +75,10 @@ class BackendDecorator : public kernels::Backend {
                         Out out) override {
     return inner_->Linear(stream, x, weights, accumulate, out);
   }
+  absl::Status DoGatedLinear(Stream& stream, View x, const kernels::PackedWeights& weights,
+                             kernels::Activation activation, Out both, Out out) override {
+    return inner_->GatedLinear(stream, x, weights, activation, both, out);
+  }
   absl::Status DoChooseExperts(Stream& stream, View logits, const kernels::RoutingSpec& spec,
                                kernels::IndicesView experts, Out weights) override {
     return inner_->ChooseExperts(stream, logits, spec, experts, weights);

@@ -37,6 +37,11 @@ struct AmxInstructions {
   static void Load(const void* rows, int64_t stride) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(rows), "r"(stride) : "memory");
   }
+  /// The same for rows that are not read again soon: they should not take room in the first-level cache.
+  template <int kTile>
+  static void LoadOnce(const void* rows, int64_t stride) {
+    asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(kTile), "r"(rows), "r"(stride) : "memory");
+  }
   template <int kTile>
   static void Store(void* rows, int64_t stride) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(kTile), "r"(rows), "r"(stride) : "memory");

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/amx/instructions.h"
@@ -23,24 +24,25 @@ class AmxProducts {
   static void Enter() { Amx::Configure(kWholeTiles); }
   static void Leave() { Amx::Release(); }
 
-  static void Linear(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps,
-                     bool accumulate, bool /*prefetch*/, float* out, int64_t out_stride) {
-    for (int64_t column = 0; column < kPackedBlock; column += 2 * kWords) {
-      if (accumulate) {
-        Pair::Load(out + column, out_stride);
-      } else {
-        Pair::Zero();
-      }
-      Pair::AddProducts(rows, row_stride, block + column, kPackedBlock, steps);
-      Pair::Store(out + column, out_stride);
+  static void LinearPair(const uint32_t* rows, int64_t row_stride, const uint32_t* left,
+                         const uint32_t* right, int64_t column_stride, int64_t steps, bool accumulate,
+                         float* out, int64_t out_stride, const NextTile& next) {
+    if (accumulate) {
+      Pair::Load(out, out_stride);
+    } else {
+      Pair::Zero();
     }
+    Pair::template AddProducts</*kRowsOnce=*/true>(rows, row_stride, left, right, column_stride, steps, next);
+    Pair::Store(out, out_stride);
   }
 
   static void Scores(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,
                      float* scores) {
+    if (steps == 2 * kWords) return ScoresOfTwoSteps(queries, panels, keys, scores);
     for (int64_t key = 0; key < keys; key += 2 * kWords) {
       Pair::Zero();
-      Pair::AddProducts(queries, steps, panels[key / kPanelKeys] + key % kPanelKeys, kPanelKeys, steps);
+      const uint32_t* columns = panels[key / kPanelKeys] + key % kPanelKeys;
+      Pair::AddProducts(queries, steps, columns, columns + kWords, kPanelKeys, steps);
       Pair::Store(scores + key, kKeyBlock);
     }
   }
@@ -82,6 +84,29 @@ class AmxProducts {
   }
   static constexpr AmxConfig kWholeTiles = WholeTiles();
 
+  /// Of heads of 64 channels: all queries stay in tiles.
+  static void ScoresOfTwoSteps(const uint32_t* queries, const uint32_t* const* panels, int64_t keys,
+                               float* scores) {
+    constexpr int64_t kSteps = 2 * kWords;
+    Amx::template Load<kTop>(queries, Bytes(kSteps));
+    Amx::template Load<kLeft>(queries + kWords, Bytes(kSteps));
+    Amx::template Load<kBottom>(queries + AmxConfig::kMaxRows * kSteps, Bytes(kSteps));
+    Amx::template Load<kRight>(queries + AmxConfig::kMaxRows * kSteps + kWords, Bytes(kSteps));
+    for (int64_t key = 0; key < keys; key += kWords) {
+      const uint32_t* columns = panels[key / kPanelKeys] + key % kPanelKeys;
+      Amx::template Zero<kTopLeft>();
+      Amx::template Zero<kBottomLeft>();
+      Amx::template Load<kTopRight>(columns, Bytes(kPanelKeys));
+      Amx::template AddProducts<kTopLeft, kTop, kTopRight>();
+      Amx::template AddProducts<kBottomLeft, kBottom, kTopRight>();
+      Amx::template Load<kBottomRight>(columns + kWords * kPanelKeys, Bytes(kPanelKeys));
+      Amx::template AddProducts<kTopLeft, kLeft, kBottomRight>();
+      Amx::template AddProducts<kBottomLeft, kRight, kBottomRight>();
+      Amx::template Store<kTopLeft>(scores + key, Bytes(kKeyBlock));
+      Amx::template Store<kBottomLeft>(scores + AmxConfig::kMaxRows * kKeyBlock + key, Bytes(kKeyBlock));
+    }
+  }
+
   static constexpr int64_t Bytes(int64_t words) { return words * static_cast<int64_t>(sizeof(uint32_t)); }
 
   /// Sums of kRows rows and 2 * kWords columns, or kWords where kOneColumn; `stride` words apart in memory.
@@ -114,23 +139,55 @@ class AmxProducts {
       }
     }
 
-    /// += rows * columns. rows: [kRows][row_stride]; columns: [steps][column_stride]
-    static void AddProducts(const uint32_t* rows, int64_t row_stride, const uint32_t* columns,
-                            int64_t column_stride, int64_t steps) {
-      for (int64_t step = 0; step < steps; step += kWords, columns += kWords * column_stride) {
-        Amx::template Load<kLeft>(columns, Bytes(column_stride));
-        Amx::template Load<kTop>(rows + step, Bytes(row_stride));
+    /// += rows * columns. rows: [kRows][row_stride]; left, right: [steps][column_stride]. kRowsOnce: rows
+    /// pass by once, while columns are read again for the next ones.
+    template <bool kRowsOnce = false>
+    static void AddProducts(const uint32_t* rows, int64_t row_stride, const uint32_t* left,
+                            const uint32_t* right, int64_t column_stride, int64_t steps,
+                            const NextTile& next = {}) {
+      for (int64_t step = 0; step < steps; step += kWords) {
+        Fetch(next, step);
+        Amx::template Load<kLeft>(left, Bytes(column_stride));
+        left += kWords * column_stride;
+        LoadRows<kTop, kRowsOnce>(rows + step, row_stride);
         Amx::template AddProducts<kTopLeft, kTop, kLeft>();
-        Amx::template Load<kBottom>(rows + AmxConfig::kMaxRows * row_stride + step, Bytes(row_stride));
+        LoadRows<kBottom, kRowsOnce>(rows + AmxConfig::kMaxRows * row_stride + step, row_stride);
         Amx::template AddProducts<kBottomLeft, kBottom, kLeft>();
         if constexpr (!kOneColumn) {
-          Amx::template Load<kRight>(columns + kWords, Bytes(column_stride));
+          Amx::template Load<kRight>(right, Bytes(column_stride));
+          right += kWords * column_stride;
           Amx::template AddProducts<kTopRight, kTop, kRight>();
           Amx::template AddProducts<kBottomRight, kBottom, kRight>();
         }
       }
     }
   };
+  template <int kTile, bool kOnce>
+  static void LoadRows(const uint32_t* rows, int64_t stride) {
+    if constexpr (kOnce) {
+      Amx::template LoadOnce<kTile>(rows, Bytes(stride));
+    } else {
+      Amx::template Load<kTile>(rows, Bytes(stride));
+    }
+  }
+
+  /// Step by step, as more at once would wait for each other, and loads behind them.
+  static void Fetch(const NextTile& next, int64_t step) {
+    constexpr int64_t kRowsPerStep = 2, kLine = 64, kLineWords = kLine / sizeof(uint32_t);
+    if (next.rows !=
+        nullptr) {  // from front to back, as they lie: so the processor runs ahead of that itself
+      const uint32_t* part = next.rows + step / kWords * kRows * kLineWords;
+      for (int64_t line = 0; line < kRows; ++line) __builtin_prefetch(part + line * kLineWords);
+    }
+    const int64_t row = step / kWords * kRowsPerStep;
+    if (next.out == nullptr || row >= kRows) return;
+    for (int64_t r = row; r < row + kRowsPerStep; ++r) {
+      const auto* line = static_cast<const std::byte*>(next.out) + r * next.out_stride;
+      __builtin_prefetch(line, /*rw=*/1);
+      __builtin_prefetch(line + kLine, /*rw=*/1);
+    }
+  }
+
   using Pair = Sums</*kOneColumn=*/false>;
   using Single = Sums</*kOneColumn=*/true>;
 
@@ -140,7 +197,8 @@ class AmxProducts {
     constexpr int64_t kPanelSteps = kPanelKeys / 2;
     Columns::Load(out, columns);
     for (int64_t step = 0; step < steps; step += kPanelSteps) {
-      Columns::AddProducts(probabilities + step, kKeyBlock / 2, *panels++ + column, columns,
+      const uint32_t* values = *panels++ + column;
+      Columns::AddProducts(probabilities + step, kKeyBlock / 2, values, values + kWords, columns,
                            std::min(kPanelSteps, steps - step));
     }
     Columns::Store(out, columns);
@@ -158,7 +216,8 @@ Tiles MakeAmxTiles(const Tiles& vectors) {
   tiles.step_unit = Products::kWords;
   tiles.enter = &Products::Enter;
   tiles.leave = &Products::Leave;
-  tiles.linear = &Products::Linear;
+  tiles.linear = nullptr;
+  tiles.linear_pair = &Products::LinearPair;
   tiles.scores = &Products::Scores;
   tiles.add_values = &Products::AddValues;
   return tiles;

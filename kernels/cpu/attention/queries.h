@@ -62,6 +62,11 @@ class TileQueries {
 
   /// The keys of the block [key, key + keys) that each row of a tile sees, counted from `key`.
   void KeysOfBlock(int64_t tile, int64_t key, int64_t keys, VisibleKeys (&visible)[kMaxTileRows]) const {
+    const int64_t first = tile * tiles_.rows, last = first + tiles_.rows - 1;
+    if (last < num_products_ && KeysOf(first).end >= key + keys && KeysOf(last).begin <= key) {  // most tiles
+      std::fill_n(visible, tiles_.rows, VisibleKeys{0, keys});
+      return;
+    }
     for (int64_t r = 0; r < tiles_.rows; ++r) {
       visible[r] = {};
       const int64_t product = tile * tiles_.rows + r;

@@ -8,9 +8,12 @@
 namespace kvblend::kernels {
 namespace {
 
-// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more. Without
-// AVX-512 they take all, because oneDNN would want the weights in another layout.
+// Up to this many rows the tiles of tiles.h are faster than oneDNN, which pads rows and columns more. Those
+// of AMX are for any number, and without AVX-512 they take all, because oneDNN would want the weights in
+// another layout.
 constexpr int64_t kMaxTiledRows = 64;
+// With more inputs too few rows fit into the second-level cache to make up for expanding columns.
+constexpr int64_t kMaxPairedInputs = 2048;
 
 absl::Status MatVec(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                     MatrixView out) {
@@ -53,6 +56,16 @@ absl::Status QuantizedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
   return absl::OkStatus();
 }
 
+int64_t MaxFewRows(const CpuWeights& weights) {
+  return weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
+}
+
+// Whether products are of codes, of activations rounded to 8 or 16 bits.
+bool TakesCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+  const bool rounds = context.codes != nullptr || context.pairs != nullptr;
+  return (rounds && weights.quantized() != nullptr) || TakesAsymmetricCodes(context, x, weights);
+}
+
 }  // namespace
 
 absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
@@ -60,6 +73,14 @@ absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeig
   if (weights.quantized() == nullptr) return MatVec(context, x, weights, accumulate, out);
   const DataType dtype = simd::GetTiles(weights.dtype()).dtype;  // the type that vectors multiply
   return QuantizedMatVec(context, dtype, x, weights, accumulate, out);
+}
+
+bool TakesTiles(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+  const Tiles& tiles = context.TilesFor(weights.dtype());
+  const bool paired = tiles.linear_pair != nullptr && weights.cols() <= kMaxPairedInputs;
+  const bool faster = x.rows <= kMaxTiledRows || paired || !OneDnnReadsBlocks();
+  return faster && tiles.dtype == weights.dtype() && x.rows > MaxFewRows(weights) &&
+         !TakesCodes(context, x, weights);
 }
 
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
@@ -73,11 +94,9 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (context.pairs != nullptr && weights.quantized() != nullptr) {
     return Int16Linear(context, x, weights, accumulate, out);
   }
-  const int64_t few_rows = weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
-  if (x.rows <= few_rows) return FewRowsLinear(context, x, weights, accumulate, out);
-  const Tiles& tiles = context.TilesFor(weights.dtype());
-  if (tiles.dtype == weights.dtype() && (x.rows <= kMaxTiledRows || !OneDnnReadsBlocks())) {
-    return TiledLinear(context, tiles, x, weights, accumulate, out);
+  if (x.rows <= MaxFewRows(weights)) return FewRowsLinear(context, x, weights, accumulate, out);
+  if (TakesTiles(context, x, weights)) {
+    return TiledLinear(context, context.TilesFor(weights.dtype()), x, weights, accumulate, out);
   }
   return OneDnnLinear(context, x, weights, accumulate, out);
 }

@@ -7,6 +7,7 @@
 #include "kernels/cpu/linear/packed_weights.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/tiles.h"
+#include "kernels/specs.h"
 #include "kernels/tensor.h"
 
 namespace kvblend::kernels {
@@ -24,6 +25,17 @@ absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeig
 /// Own tiles, block by block of weights. REQUIRES: tiles.dtype == weights.dtype().
 absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                          const CpuWeights& weights, bool accumulate, MatrixView out);
+/// The same where tiles.linear_pair is not null, as TiledLinear does there.
+absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
+                          const CpuWeights& weights, bool accumulate, MatrixView out);
+/// Backend::GatedLinear with checked arguments, whose results are made while their two sums are in the
+/// first-level cache. REQUIRES: TakesGatedPairs.
+absl::Status PairedGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                               Activation activation, MatrixView out);
+/// Whether PairedGatedLinear is the fastest way, and gate and up have whole columns of weights.
+bool TakesGatedPairs(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
+/// Whether CpuLinear takes the tiles of `weights.dtype()` for so many rows.
+bool TakesTiles(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
 /// Rows of x rounded to 8 bits in groups (code_products.h), any number of them; a row's result does not

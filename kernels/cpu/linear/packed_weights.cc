@@ -169,6 +169,23 @@ const uint32_t* CpuWeights::Block(int64_t index, uint32_t* scratch) const {
   return scratch;
 }
 
+const uint32_t* CpuWeights::Column(int64_t index, uint32_t* scratch, int64_t* stride) const {
+  if (quantized_ == nullptr) {
+    constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
+    *stride = kPackedBlock;
+    return Block(index / kColumns, nullptr) + index % kColumns * kColumnOutputs;
+  }
+  *stride = kColumnOutputs;
+  if (index < quantized_->num_columns()) {
+    simd::ExpandColumn(quantized_->column(index), dtype_, scratch, kColumnOutputs);
+  } else {
+    const int64_t steps =
+        PackedColumns(dtype_, cols_) * SizeOf(dtype_) / static_cast<int64_t>(sizeof(uint32_t));
+    std::fill_n(scratch, steps * kColumnOutputs, 0u);
+  }
+  return scratch;
+}
+
 void CpuWeights::ReadEmbeddingRow(int64_t index, float* out) const {
   if (quantized_ != nullptr) return quantized_->ReadRow(index, out);
   if (embedding_ != nullptr) {

@@ -63,6 +63,10 @@ class CpuWeights final : public PackedWeights {
   /// into `scratch` of as many words.
   const uint32_t* Block(int64_t index, uint32_t* scratch) const;
 
+  /// kColumnOutputs outputs as [steps] rows of words, *stride apart: where they lie, or dequantized into
+  /// `scratch` of steps * kColumnOutputs words. Zeros behind the last output.
+  const uint32_t* Column(int64_t index, uint32_t* scratch, int64_t* stride) const;
+
   /// Row `index` of an embedding as f32; out: [cols]
   void ReadEmbeddingRow(int64_t index, float* out) const;
 

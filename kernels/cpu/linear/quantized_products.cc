@@ -298,31 +298,71 @@ HWY_INLINE Words PairOf(F32s even, F32s odd) {
                 hn::And(RoundToBF16(d, odd), hn::Set(d32, 0xFFFF0000u)));
 }
 
+// Two columns at a time are expanded and multiplied: those behind them come meanwhile.
+HWY_INLINE void FetchAfterNext(const QuantizedColumn& column, int64_t chunk) {
+  const std::byte* planes = column.data + (2 * column.chunks + chunk) * column.plane_bytes();
+  for (int64_t byte = 0; byte < column.plane_bytes(); byte += 64) __builtin_prefetch(planes + byte, 0, 2);
+}
+
+// Codes as floats that a multiplication and an addition make values of: value = x * factor + offset.
+struct Linear {
+  F32s factor, offset;
+};
+template <int kUpperBits>
+HWY_INLINE Linear LinearOf(const GroupScales& scales) {
+  if constexpr (kUpperBits > 0) return {scales.scale, scales.minimum};
+  const F32s factor = hn::Mul(scales.scale, hn::Set(ColumnF32(), 16.0f));  // of 1 + code / 16
+  return {factor, hn::Sub(scales.minimum, factor)};
+}
+template <int kUpperBits, int64_t kStep, int kHalf>
+HWY_INLINE F32s FloatsOf(const PlaneWords& words, int64_t quad) {
+  if constexpr (kUpperBits > 0) return CodesOf<kUpperBits>(words, quad, kStep, kHalf);
+  // A nibble as the upper bits of the fraction of a number from 1 on.
+  constexpr int kShift = 4 * static_cast<int>(kStep) + kHalf, kFraction = 19;
+  const ColumnU32 d;
+  Words shifted = words.low;
+  if constexpr (kShift < kFraction) shifted = hn::ShiftLeft<kFraction - kShift>(shifted);
+  if constexpr (kShift > kFraction) shifted = hn::ShiftRight<kShift - kFraction>(shifted);
+  return hn::BitCast(ColumnF32(), hn::OrAnd(hn::Set(d, 0x3F800000u), shifted, hn::Set(d, 15u << kFraction)));
+}
+
+// One step of a quad, with the two inputs of a word.
+template <int kUpperBits, int64_t kStep>
+HWY_INLINE void ExpandStep(const PlaneWords& words, int64_t quad, const Linear& linear, DataType dtype,
+                           uint32_t* out, int64_t pair, int64_t out_stride) {
+  const ColumnU32 d32;
+  const F32s even = hn::MulAdd(FloatsOf<kUpperBits, kStep, 0>(words, quad), linear.factor, linear.offset),
+             odd = hn::MulAdd(FloatsOf<kUpperBits, kStep, 16>(words, quad), linear.factor, linear.offset);
+  pair += kStep;
+  if (dtype == DataType::kBF16) {
+    hn::StoreU(PairOf(even, odd), d32, out + pair * out_stride);
+  } else {
+    hn::StoreU(hn::BitCast(d32, even), d32, out + 2 * pair * out_stride);
+    hn::StoreU(hn::BitCast(d32, odd), d32, out + (2 * pair + 1) * out_stride);
+  }
+}
+
 template <int kUpperBits>
 void ExpandOf(const QuantizedColumn& column, DataType dtype, uint32_t* out, int64_t out_stride) {
   const ColumnU32 d32;
   const int64_t quads_per_group = kQuads * column.format.group / kChunkInputs;
   const auto zero_point = static_cast<float>(column.format.zero_point);
   for (size_t lane = 0; lane < kColumnOutputs; lane += hn::Lanes(d32)) {
+    uint32_t* target = out + lane;
+    Linear linear{};
     for (int64_t chunk = 0; chunk < column.chunks; ++chunk) {
+      if (lane == 0) FetchAfterNext(column, chunk);
       const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * column.plane_bytes());
       for (int64_t quad = 0; quad < kQuads; ++quad) {
         const PlaneWords words = LoadQuad<kUpperBits>(planes, quad, lane);
-        const GroupScales scales =
-            LoadScales(column, (chunk * kQuads + quad) / quads_per_group, lane, zero_point);
-        for (int64_t step = 0; step < 4; ++step) {
-          const F32s even =
-              hn::MulAdd(scales.scale, CodesOf<kUpperBits>(words, quad, step, 0), scales.minimum);
-          const F32s odd =
-              hn::MulAdd(scales.scale, CodesOf<kUpperBits>(words, quad, step, 16), scales.minimum);
-          const int64_t pair = chunk * kSteps + 4 * quad + step;
-          if (dtype == DataType::kBF16) {
-            hn::StoreU(PairOf(even, odd), d32, out + pair * out_stride + lane);
-          } else {
-            hn::StoreU(hn::BitCast(d32, even), d32, out + 2 * pair * out_stride + lane);
-            hn::StoreU(hn::BitCast(d32, odd), d32, out + (2 * pair + 1) * out_stride + lane);
-          }
+        if (const int64_t i = chunk * kQuads + quad; i % quads_per_group == 0) {
+          linear = LinearOf<kUpperBits>(LoadScales(column, i / quads_per_group, lane, zero_point));
         }
+        const int64_t pair = chunk * kSteps + 4 * quad;
+        ExpandStep<kUpperBits, 0>(words, quad, linear, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 1>(words, quad, linear, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 2>(words, quad, linear, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 3>(words, quad, linear, dtype, target, pair, out_stride);
       }
     }
   }

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels/cpu/linear/linear.h"
+#include "kernels/cpu/linear/tile_input.h"
 #include "kernels/cpu/machine/onednn.h"
 #include "kernels/cpu/simd/simd.h"
 
@@ -19,8 +20,8 @@ constexpr int64_t kMinTilesForPasses = 4;
 /// Some rows times one block.
 class TiledTask {
  public:
-  TiledTask(const Tiles& tiles, const uint32_t* input, int64_t steps, bool fetched)
-      : tiles_(tiles), input_(input), steps_(steps), fetched_(fetched) {}
+  TiledTask(const Tiles& tiles, const TileInput& input, bool fetched)
+      : tiles_(tiles), input_(input), steps_(input.steps()), fetched_(fetched) {}
 
   /// sums [num_tiles * tiles.rows][kPackedBlock] = rows from `first_tile` on * block
   void Multiply(int64_t first_tile, int64_t num_tiles, const uint32_t* block, float* sums) const {
@@ -28,17 +29,17 @@ class TiledTask {
     for (int64_t step = 0; step < steps_; step += pass) {
       const int64_t count = std::min(pass, steps_ - step);
       for (int64_t tile = 0; tile < num_tiles; ++tile) {
-        const uint32_t* rows = input_ + (first_tile + tile) * tiles_.rows * steps_ + step;
-        tiles_.linear(rows, steps_, block + step * kPackedBlock, count, /*accumulate=*/step > 0,
-                      /*prefetch=*/tile == 0 && !fetched_, sums + tile * tiles_.rows * kPackedBlock,
-                      kPackedBlock);
+        const int64_t row = (first_tile + tile) * tiles_.rows;
+        tiles_.linear(input_.tile(row) + step, input_.stride(row), block + step * kPackedBlock, count,
+                      /*accumulate=*/step > 0, /*prefetch=*/tile == 0 && !fetched_,
+                      sums + tile * tiles_.rows * kPackedBlock, kPackedBlock);
       }
     }
   }
 
  private:
   const Tiles& tiles_;
-  const uint32_t* const input_;  // [padded rows][steps]
+  const TileInput& input_;
   const int64_t steps_;
   const bool fetched_;  // the block is in a cache
 };
@@ -58,22 +59,13 @@ void WriteSums(const float* sums, int64_t rows, int64_t columns, bool accumulate
 
 absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                          const CpuWeights& weights, bool accumulate, MatrixView out) {
-  const int64_t num_tiles = (x.rows + tiles.rows - 1) / tiles.rows, steps = tiles.Steps(x.cols);
-  const int64_t words = num_tiles * tiles.rows * steps;
-  ScratchPool::Lease lease = context.scratch.Borrow(words * sizeof(uint32_t));
-  if (!lease) return NoMemoryForLinear("its input");
-  auto* input = reinterpret_cast<uint32_t*>(lease.data());
-  ForRows(context.pool, num_tiles * tiles.rows, 2 * steps * static_cast<int64_t>(sizeof(uint32_t)),
-          [&](int64_t begin, int64_t end) {
-            for (int64_t r = begin; r < end; ++r) {
-              uint32_t* row = input + r * steps;
-              const int64_t filled = r < x.rows ? tiles.Words(x.cols) : 0;
-              std::fill(row + std::max<int64_t>(filled - 1, 0), row + steps, 0u);  // of the last word half
-              if (r < x.rows) simd::ConvertRow(x.Rows(r, 1).data, x.dtype, row, tiles.dtype, x.cols);
-            }
-          });
+  if (tiles.linear_pair != nullptr) return PairedLinear(context, tiles, x, weights, accumulate, out);
+  TileInput input;
+  absl::Status status = input.Prepare(context, tiles, x);
+  if (!status.ok()) return status;
+  const int64_t num_tiles = (x.rows + tiles.rows - 1) / tiles.rows;
   const bool quantized = weights.quantized() != nullptr;
-  const TiledTask task(tiles, input, steps, /*fetched=*/quantized);
+  const TiledTask task(tiles, input, /*fetched=*/quantized);
   const int64_t block_words = tiles.Steps(PackedColumns(tiles.dtype, x.cols)) * kPackedBlock;
   const int64_t num_blocks = (weights.rows() + kPackedBlock - 1) / kPackedBlock;
   const int64_t row_tasks = RowTasks(context.pool, num_tiles * tiles.rows, kRowsPerTask);

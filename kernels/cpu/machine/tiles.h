@@ -68,6 +68,14 @@ struct VisibleKeys {
   int64_t begin = 0, end = 0;
 };
 
+/// What a product fetches for the one behind it, if anything: its rows, which lie one behind the other, and
+/// the rows that its results go to.
+struct NextTile {
+  const uint32_t* rows = nullptr;
+  const void* out = nullptr;
+  int64_t out_stride = 0;  // bytes
+};
+
 /// Thread-safe functions over raw memory that callers have checked. `keys`: what KeysOfProduct gives, at most
 /// kKeyBlock; `steps`: what Steps gives. Rows of scores and of probabilities are kKeyBlock elements apart. A
 /// thread multiplies within a TileScope.
@@ -102,9 +110,14 @@ struct Tiles {
 
   /// out = rows * block, or out += where `accumulate`, for some steps of one block of weights. rows: [rows],
   /// row_stride words apart; out: [rows][kPackedBlock], out_stride apart. `prefetch`: the block is read for
-  /// the first time, from memory.
+  /// the first time, from memory. Null where there is linear_pair.
   void (*linear)(const uint32_t* rows, int64_t row_stride, const uint32_t* block, int64_t steps,
                  bool accumulate, bool prefetch, float* out, int64_t out_stride);
+  /// The same with two columns of 16 outputs, each [steps] rows of 16 words, column_stride words apart. out:
+  /// [rows][left's 16 results, then right's]. Null where blocks are multiplied.
+  void (*linear_pair)(const uint32_t* rows, int64_t row_stride, const uint32_t* left, const uint32_t* right,
+                      int64_t column_stride, int64_t steps, bool accumulate, float* out, int64_t out_stride,
+                      const NextTile& next) = nullptr;
 
   /// scores = queries * keys^T.
   void (*scores)(const uint32_t* queries, const uint32_t* const* panels, int64_t steps, int64_t keys,

@@ -9,10 +9,11 @@
 // clang-format on
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/simd/simd.h"
 
-HWY_BEFORE_NAMESPACE();
+KVBLEND_BEFORE_BF16_NAMESPACE();
 namespace kvblend::kernels::simd::HWY_NAMESPACE {
 
 const char* TargetNameImpl() { return hwy::TargetName(HWY_TARGET); }
@@ -34,18 +35,42 @@ HWY_INLINE float SumOver(size_t n, const Body& body) {
   return Sum(full, hn::Add(sum0, sum1)) + tail;
 }
 
+// As StoreF32. kNative: the processor rounds to bf16 itself.
+template <DataType kType, bool kNative, class D>
+HWY_INLINE void StoreRounded(D d, hn::Vec<D> v, void* out, size_t i) {
+#if KVBLEND_BF16_WORDS
+  if constexpr (kNative && kType == DataType::kBF16 && std::is_same_v<D, FullF32>) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(static_cast<uint16_t*>(out) + i),
+                        (__m256i)_mm512_cvtneps_pbh(v.raw));
+    return;
+  }
+#endif
+  StoreF32<kType>(d, v, out, i);
+}
+
+// Calls body(whether the processor rounds to bf16, as a constant).
+template <class Body>
+HWY_INLINE void WithRounding(const Body& body) {
+#if KVBLEND_BF16_WORDS
+  if (HasBf16()) return body(std::true_type());
+#endif
+  body(std::false_type());
+}
+
 void RmsNormRowImpl(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype,
                     void* out) {
-  const float sum = SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+  const float sum = SumOver(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     const auto v = hn::LoadU(d, x + i);
     return hn::Mul(v, v);
   });
   const float inverse = 1.0f / std::sqrt(sum / static_cast<float>(n) + epsilon);
-  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-                      const auto v = hn::Mul(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)),
-                                             hn::LoadU(d, weight + i));
-                      StoreF32<kType>(d, v, out, i);
-                    }));
+  WithRounding([&](auto native) KVBLEND_BF16_ATTR {
+    KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
+                        const auto v = hn::Mul(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)),
+                                               hn::LoadU(d, weight + i));
+                        StoreRounded<kType, native()>(d, v, out, i);
+                      }));
+  });
 }
 
 // exp(-|z|), for a result that is rounded to kOut: 2^(-|z| log2(e)) has |z| times f32's rounding error.
@@ -53,51 +78,72 @@ template <DataType kOut, class D>
 HWY_INLINE hn::Vec<D> ExpOfMinusAbs(D d, hn::Vec<D> z) {
   const auto x = hn::Neg(hn::Abs(z));
   if constexpr (kOut == DataType::kF32) return hn::Exp(d, x);
-  return Exp2(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
+  return Exp2<4>(d, hn::Mul(x, hn::Set(d, 1.44269504088896340736f)));
+}
+
+// a / b for b in [1, 2], for a result that is rounded to kOut: a division takes several times as long as an
+// estimate and a step of Newton's.
+template <DataType kOut, class D>
+HWY_INLINE hn::Vec<D> Quotient(D d, hn::Vec<D> a, hn::Vec<D> b) {
+  if constexpr (kOut == DataType::kF32) return hn::Div(a, b);
+  const auto inverse = hn::ApproximateReciprocal(b);
+  return hn::Mul(a, hn::Mul(inverse, hn::NegMulAdd(b, inverse, hn::Set(d, 2.0f))));
 }
 
 // z / (1 + exp(-t)) * up, where t has z's sign, without an exponential that could overflow; `hold` may change
 // z and up first.
-template <typename Hold, typename Exponent>
-HWY_INLINE void GateRow(const float* gate, const float* up, int64_t n, DataType out_dtype, void* out,
-                        const Hold& hold, const Exponent& exponent) {
-  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-                      auto z = hn::LoadU(d, gate + i), factor = hn::LoadU(d, up + i);
-                      hold(d, z, factor);
-                      const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, exponent(d, z));
-                      const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
-                      const auto gated = hn::Div(numerator, hn::Add(one, e));
-                      StoreF32<kType>(d, hn::Mul(gated, factor), out, i);
-                    }));
+template <bool kNative, typename Hold, typename Exponent>
+HWY_INLINE void GateRows(const float* gate, const float* up, int64_t stride, const MatrixView& out,
+                         const Hold& hold, const Exponent& exponent) {
+  const auto row_bytes = out.row_stride * SizeOf(out.dtype);
+  auto* row = static_cast<std::byte*>(out.data);
+  KVBLEND_FOR_DTYPE(
+      out.dtype, for (int64_t r = 0; r < out.rows; ++r, gate += stride, up += stride, row += row_bytes) {
+        ForEach(out.cols, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
+          auto z = hn::LoadU(d, gate + i), factor = hn::LoadU(d, up + i);
+          hold(d, z, factor);
+          const auto one = hn::Set(d, 1.0f), e = ExpOfMinusAbs<kType>(d, exponent(d, z));
+          const auto numerator = hn::Mul(z, hn::IfThenElse(hn::Lt(z, hn::Zero(d)), e, one));
+          const auto gated = Quotient<kType>(d, numerator, hn::Add(one, e));
+          StoreRounded<kType, kNative>(d, hn::Mul(gated, factor), row, i);
+        });
+      });
 }
 
-void GatedActivationRowImpl(Activation activation, const float* gate, const float* up, int64_t n,
-                            DataType out_dtype, void* out) {
-  const auto as_they_are = [](auto, auto&, auto&) HWY_ATTR {};
+template <bool kNative>
+HWY_INLINE void GateWith(Activation activation, const float* gate, const float* up, int64_t stride,
+                         const MatrixView& out) {
+  const auto as_they_are = [](auto, auto&, auto&) KVBLEND_BF16_ATTR {};
   if (activation == Activation::kSilu) {
-    GateRow(gate, up, n, out_dtype, out, as_they_are, [](auto, auto z) HWY_ATTR { return z; });
+    GateRows<kNative>(gate, up, stride, out, as_they_are, [](auto, auto z) KVBLEND_BF16_ATTR { return z; });
     return;
   }
   if (activation == Activation::kClampedSilu) {
-    const auto clamp = [](auto d, auto& z, auto& factor) HWY_ATTR {
+    const auto clamp = [](auto d, auto& z, auto& factor) KVBLEND_BF16_ATTR {
       z = AtMost(d, z, kClampedSiluLimit);
       factor = AtMost(d, AtLeast(d, factor, -kClampedSiluLimit), kClampedSiluLimit);
       factor = hn::Add(factor, hn::Set(d, 1.0f));
     };
-    GateRow(gate, up, n, out_dtype, out, clamp,
-            [](auto d, auto z) HWY_ATTR { return hn::Mul(z, hn::Set(d, kClampedSiluSharpness)); });
+    GateRows<kNative>(gate, up, stride, out, clamp, [](auto d, auto z) KVBLEND_BF16_ATTR {
+      return hn::Mul(z, hn::Set(d, kClampedSiluSharpness));
+    });
     return;
   }
   // 2 sqrt(2 / pi) z (1 + 0.044715 z^2)
-  GateRow(gate, up, n, out_dtype, out, as_they_are, [](auto d, auto z) HWY_ATTR {
+  GateRows<kNative>(gate, up, stride, out, as_they_are, [](auto d, auto z) KVBLEND_BF16_ATTR {
     const auto inner = hn::MulAdd(hn::Mul(z, z), hn::Set(d, 0.044715f), hn::Set(d, 1.0f));
     return hn::Mul(hn::Mul(z, hn::Set(d, 1.5957691216057308f)), inner);
   });
 }
 
+void GatedActivationRowsImpl(Activation activation, const float* gate, const float* up, int64_t stride,
+                             const MatrixView& out) {
+  WithRounding([&](auto native) KVBLEND_BF16_ATTR { GateWith<native()>(activation, gate, up, stride, out); });
+}
+
 template <DataType kIn>
 void ConvertRowFrom(const void* in, void* out, DataType out_dtype, int64_t n) {
-  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
                       StoreF32<kType>(d, LoadF32<kIn>(d, in, i), out, i);
                     }));
 }
@@ -111,20 +157,23 @@ void ConvertRowImpl(const void* in, DataType in_dtype, void* out, DataType out_d
 }
 
 void ScaleRowImpl(const float* in, float scale, void* out, DataType out_dtype, int64_t n) {
-  KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) HWY_ATTR {
-                      StoreF32<kType>(d, hn::Mul(hn::LoadU(d, in + i), hn::Set(d, scale)), out, i);
-                    }));
+  WithRounding([&](auto native) KVBLEND_BF16_ATTR {
+    KVBLEND_FOR_DTYPE(out_dtype, ForEach(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
+                        const auto v = hn::Mul(hn::LoadU(d, in + i), hn::Set(d, scale));
+                        StoreRounded<kType, native()>(d, v, out, i);
+                      }));
+  });
 }
 
 void AddScaledRowImpl(const float* in, float scale, float* out, int64_t n) {
-  ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+  ForEach(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     hn::StoreU(hn::MulAdd(hn::LoadU(d, in + i), hn::Set(d, scale), hn::LoadU(d, out + i)), d, out + i);
   });
 }
 
 void SoftCapRowImpl(float* x, float cap, int64_t n) {
   const float inverse = 1.0f / cap;
-  ForEach(n, [&](auto d, size_t i) HWY_ATTR {
+  ForEach(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     const auto tanh = hn::Tanh(d, hn::Mul(hn::LoadU(d, x + i), hn::Set(d, inverse)));
     hn::StoreU(hn::Mul(tanh, hn::Set(d, cap)), d, x + i);
   });
@@ -132,7 +181,7 @@ void SoftCapRowImpl(float* x, float cap, int64_t n) {
 
 template <DataType kCached>
 float SquaredDistanceTo(const float* fresh, const void* cached, int64_t n) {
-  return SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+  return SumOver(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     const auto difference = hn::Sub(hn::LoadU(d, fresh + i), LoadF32<kCached>(d, cached, i));
     return hn::Mul(difference, difference);
   });
@@ -146,7 +195,7 @@ float SquaredDistanceImpl(const float* fresh, const void* cached, DataType cache
 
 float SumOfSquaresImpl(const void* x, DataType dtype, int64_t n) {
   float result = 0;
-  KVBLEND_FOR_DTYPE(dtype, result = SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+  KVBLEND_FOR_DTYPE(dtype, result = SumOver(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
                              const auto value = LoadF32<kType>(d, x, i);
                              return hn::Mul(value, value);
                            }));
@@ -155,12 +204,12 @@ float SumOfSquaresImpl(const void* x, DataType dtype, int64_t n) {
 
 void AddSquaresOfPairsImpl(const uint16_t* x, int64_t n, float (&sums)[2]) {
   const auto* words = reinterpret_cast<const uint32_t*>(x);
-  sums[0] += SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+  sums[0] += SumOver(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     const hn::RebindToUnsigned<decltype(d)> d32;
     const auto value = hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(d32, words + i)));
     return hn::Mul(value, value);
   });
-  sums[1] += SumOver(n, [&](auto d, size_t i) HWY_ATTR {
+  sums[1] += SumOver(n, [&](auto d, size_t i) KVBLEND_BF16_ATTR {
     const hn::RebindToUnsigned<decltype(d)> d32;
     const auto value = hn::BitCast(d, hn::And(hn::LoadU(d32, words + i), hn::Set(d32, 0xFFFF0000u)));
     return hn::Mul(value, value);
@@ -168,14 +217,14 @@ void AddSquaresOfPairsImpl(const uint16_t* x, int64_t n, float (&sums)[2]) {
 }
 
 }  // namespace kvblend::kernels::simd::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
+KVBLEND_AFTER_BF16_NAMESPACE();
 
 #if HWY_ONCE
 namespace kvblend::kernels::simd {
 
 HWY_EXPORT(TargetNameImpl);
 HWY_EXPORT(RmsNormRowImpl);
-HWY_EXPORT(GatedActivationRowImpl);
+HWY_EXPORT(GatedActivationRowsImpl);
 HWY_EXPORT(ConvertRowImpl);
 HWY_EXPORT(ScaleRowImpl);
 HWY_EXPORT(SoftCapRowImpl);
@@ -192,9 +241,9 @@ void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, D
                 void* out) {
   HWY_DYNAMIC_DISPATCH(RmsNormRowImpl)(x, weight, epsilon, n, out_dtype, out);
 }
-void GatedActivationRow(Activation activation, const float* gate, const float* up, int64_t n,
-                        DataType out_dtype, void* out) {
-  HWY_DYNAMIC_DISPATCH(GatedActivationRowImpl)(activation, gate, up, n, out_dtype, out);
+void GatedActivationRows(Activation activation, const float* gate, const float* up, int64_t stride,
+                         const MatrixView& out) {
+  HWY_DYNAMIC_DISPATCH(GatedActivationRowsImpl)(activation, gate, up, stride, out);
 }
 void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n) {
   HWY_DYNAMIC_DISPATCH(ConvertRowImpl)(in, in_dtype, out, out_dtype, n);

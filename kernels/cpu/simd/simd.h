@@ -50,9 +50,9 @@ void CodeRows(const void* x, DataType dtype, int64_t rows, int64_t n, float scal
 
 /// out = x / sqrt(mean(x^2) + epsilon) * weight; `out` may be `x` when f32.
 void RmsNormRow(const float* x, const float* weight, float epsilon, int64_t n, DataType out_dtype, void* out);
-/// Backend::GatedActivation of a row; `out` may be `gate` or `up` when f32.
-void GatedActivationRow(Activation activation, const float* gate, const float* up, int64_t n,
-                        DataType out_dtype, void* out);
+/// Backend::GatedActivation; rows of gate and up are `stride` apart. `out` may be `gate` or `up` when f32.
+void GatedActivationRows(Activation activation, const float* gate, const float* up, int64_t stride,
+                         const MatrixView& out);
 void ConvertRow(const void* in, DataType in_dtype, void* out, DataType out_dtype, int64_t n);
 /// out = in * scale
 void ScaleRow(const float* in, float scale, void* out, DataType out_dtype, int64_t n);

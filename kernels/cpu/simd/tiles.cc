@@ -227,7 +227,8 @@ HWY_INLINE hn::Mask<TileF32> VisibleLanes(VisibleKeys visible, int64_t j) {
   return hn::AndNot(before_begin, before_end);
 }
 
-// Calls whole(j) for vectors of which all lanes are visible, part(j, mask) for the others that have some.
+// Calls whole(j) for two vectors of which all lanes are visible, part(j, mask) for each of the others that
+// has some.
 template <class Whole, class Part>
 HWY_INLINE void ForVisible(VisibleKeys visible, const Whole& whole, const Part& part) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(TileF32()));
@@ -236,11 +237,12 @@ HWY_INLINE void ForVisible(VisibleKeys visible, const Whole& whole, const Part& 
     part(j, VisibleLanes(visible, j));
     j += lanes;
   }
-  for (; j + lanes <= visible.end; j += lanes) whole(j);
-  if (j < visible.end) part(j, VisibleLanes(visible, j));
+  for (; j + 2 * lanes <= visible.end; j += 2 * lanes) whole(j);
+  for (; j < visible.end; j += lanes) part(j, VisibleLanes(visible, j));
 }
 
-HWY_INLINE float MaxOfVisible(const float* scores, VisibleKeys visible) {
+// The larger of `old_max` and of what is visible. Mostly it is `old_max`, which lanes tell by themselves.
+HWY_INLINE float MaxOfVisible(const float* scores, VisibleKeys visible, float old_max) {
   const TileF32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const F32s lowest = hn::Set(d, -HUGE_VALF);
@@ -260,7 +262,8 @@ HWY_INLINE float MaxOfVisible(const float* scores, VisibleKeys visible) {
   };
   if (begin > visible.begin) part(begin - lanes, VisibleLanes(visible, begin - lanes));
   for (; j < visible.end; j += lanes) part(j, VisibleLanes(visible, j));
-  return hn::GetLane(hn::MaxOfLanes(d, max));
+  if (hn::AllFalse(d, hn::Gt(max, hn::Set(d, old_max)))) return old_max;
+  return std::max(old_max, hn::GetLane(hn::MaxOfLanes(d, max)));
 }
 
 // 2^(old - now); 0 the first time, when old is -infinity.
@@ -268,21 +271,38 @@ HWY_INLINE float Alpha(float old_max, float new_max) {
   return old_max == new_max ? 1.0f : std::exp2(old_max - new_max);
 }
 
+// The terms of two vectors, all visible, from j on.
+template <class Operands>
+HWY_INLINE void StoreTwo(F32s first, F32s second, void* probabilities, int64_t j) {
+  const TileF32 d;
+#if KVBLEND_BF16_WORDS
+  if constexpr (Operands::kType == DataType::kBF16) {  // whole lines, as tiles load them
+    _mm512_storeu_si512(static_cast<uint16_t*>(probabilities) + j,
+                        (__m512i)_mm512_cvtne2ps_pbh(second.raw, first.raw));
+    return;
+  }
+#endif
+  Operands::Store(first, probabilities, j);
+  Operands::Store(second, probabilities, j + static_cast<int64_t>(hn::Lanes(d)));
+}
+
 template <class Operands>
 float Softmax(float* scores, VisibleKeys visible, int64_t keys, float* max, float* sum, void* probabilities) {
   const TileF32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const float new_max = std::max(*max, MaxOfVisible(scores, visible));
+  const float new_max = MaxOfVisible(scores, visible, *max);
   const float alpha = Alpha(*max, new_max);
   const F32s vmax = hn::Set(d, new_max);
-  F32s total = hn::Zero(d);
+  F32s total = hn::Zero(d), total_of_seconds = total;
   for (int64_t j = 0; j + lanes <= visible.begin; j += lanes) Operands::Store(hn::Zero(d), probabilities, j);
   ForVisible(
       visible,
       [&](int64_t j) KVBLEND_BF16_ATTR {
-        const F32s p = Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax));
-        total = hn::Add(total, p);
-        Operands::Store(p, probabilities, j);
+        const F32s first = Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax)),
+                   second = Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax));
+        total = hn::Add(total, first);
+        total_of_seconds = hn::Add(total_of_seconds, second);
+        StoreTwo<Operands>(first, second, probabilities, j);
       },
       [&](int64_t j, auto mask) KVBLEND_BF16_ATTR {
         const F32s p = hn::IfThenElseZero(mask, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax)));
@@ -292,7 +312,7 @@ float Softmax(float* scores, VisibleKeys visible, int64_t keys, float* max, floa
   for (int64_t j = RoundUp(visible.end, lanes); j < keys; j += lanes) {
     Operands::Store(hn::Zero(d), probabilities, j);
   }
-  *sum = *sum * alpha + hn::GetLane(hn::SumOfLanes(d, total));
+  *sum = *sum * alpha + hn::GetLane(hn::SumOfLanes(d, hn::Add(total, total_of_seconds)));
   *max = new_max;
   return alpha;
 }
@@ -316,13 +336,15 @@ void AddWeighted(const uint32_t* probabilities, const float* weights, int64_t co
 template <class Operands>
 void MaxAndSum(const float* scores, VisibleKeys visible, float* max, float* sum) {
   const TileF32 d;
-  const float new_max = std::max(*max, MaxOfVisible(scores, visible));
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const float new_max = MaxOfVisible(scores, visible, *max);
   const F32s vmax = hn::Set(d, new_max);
   F32s total = hn::Zero(d);
   ForVisible(
       visible,
       [&](int64_t j) KVBLEND_BF16_ATTR {
         total = hn::Add(total, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j), vmax)));
+        total = hn::Add(total, Operands::Exp2(hn::Sub(hn::LoadU(d, scores + j + lanes), vmax)));
       },
       [&](int64_t j, auto mask) KVBLEND_BF16_ATTR {
         total =

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "absl/strings/str_cat.h"
+#include "tests/conformance/activations.h"
 #include "tests/conformance/harness.h"
 #include "tests/support/row_function.h"
 
@@ -74,19 +74,6 @@ TEST_P(ElementwiseConformance, RmsNormOfHeads) {
   }
 }
 
-double Activated(Activation activation, double z, double up) {
-  if (activation == Activation::kSilu) return z / (1 + std::exp(-z)) * up;
-  if (activation == Activation::kClampedSilu) {
-    z = std::min(z, 7.0);
-    return z / (1 + std::exp(-static_cast<double>(1.702f) * z)) * (std::clamp(up, -7.0, 7.0) + 1);
-  }
-  // GELU's usual form is z (1 + tanh(u)) / 2; its tail is kept where 1 + tanh loses all digits.
-  const double u = std::sqrt(2 / std::numbers::pi) * (z + 0.044715 * z * z * z);
-  return up * (u > -5 ? 0.5 * z * (1 + std::tanh(u)) : z * std::exp(2 * u) / (1 + std::exp(2 * u)));
-}
-
-constexpr Activation kActivations[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kClampedSilu};
-
 TEST_P(ElementwiseConformance, GatedActivation) {
   for (const Activation activation : kActivations) {
     for (const DataType out_dtype : OutputTypes()) {
@@ -105,7 +92,7 @@ TEST_P(ElementwiseConformance, GatedActivation) {
           const double exponent = activation == Activation::kGeluTanh
                                       ? std::abs(1.6 * z + 0.08 * z * z * z)
                                       : (activation == Activation::kSilu ? 1 : 1.702) * std::abs(z);
-          const double u = 8 * 0x1p-24 + 4 * exponent * 0x1p-24 + UnitRoundoff(out_dtype);
+          const double u = 8 * 0x1p-24 + 4 * exponent * 0x1p-24 + RoundoffOfGated(out_dtype);
           return {value, std::abs(value) * u + 1e-30};
         };
         ExpectElements(out, expected);
