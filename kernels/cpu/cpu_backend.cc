@@ -66,8 +66,11 @@ class CpuBackend final : public HostBackend {
   std::string Describe() const override {
     return absl::StrCat(
         "cpu: ", num_threads(), " threads, GEMM in ", DescribeCodes(context_),
-        std::string(Name(context_.value_dtype)), " (oneDNN ", OneDnnDescription(), "), SIMD ",
-        simd::TargetName(), ", attention in ",
+        std::string(Name(context_.value_dtype)), " (oneDNN ", OneDnnDescription(), ")",
+        context_.few_pairs == nullptr
+            ? ""
+            : absl::StrCat(", of few rows in int16 (", std::string(context_.few_pairs->name), ")"),
+        ", SIMD ", simd::TargetName(), ", attention in ",
         std::string(context_.int16_tiles != nullptr ? context_.int16_tiles->name
                                                     : context_.TilesFor(context_.gemm_dtype).name),
         " tiles");
@@ -347,7 +350,7 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
   }
   KVBLEND_RETURN_IF_ERROR(ApplyInstructionSetLimit());
   CpuArithmetic arithmetic;
-  auto& [gemm, values, codes, pairs, tolerant] = arithmetic;
+  auto& [gemm, values, codes, pairs, few_pairs, tolerant] = arithmetic;
   switch (options.gemm) {
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
@@ -368,7 +371,11 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       break;
     case CpuBackendOptions::Gemm::kAuto:
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
-      if (gemm == DataType::kF32) pairs = FasterThanF32Kernels();
+      if (gemm == DataType::kF32) {
+        pairs = FasterThanF32Kernels();
+      } else if (VectorsPreferCodes()) {
+        few_pairs = FasterThanF32Kernels();
+      }
       if (pairs != nullptr && pairs->HasAsymmetric()) tolerant = pairs;
       break;
     case CpuBackendOptions::Gemm::kF32:

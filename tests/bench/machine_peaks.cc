@@ -67,8 +67,7 @@ double BestOfThreads(int runs, const Work& work) {
   return best;
 }
 
-double PairPeakGops() {
-  const PairProducts products = BestPairProducts();
+double PeakGops(const PairProducts& products) {
   if (products.run == nullptr) return 0;
   constexpr int64_t kIterations = 500'000;  // some milliseconds, beside which starting threads is nothing
   const double seconds = BestOfThreads(9, [&](int) { products.run(kIterations); });
@@ -129,7 +128,8 @@ double GemmPeakGflops(GemmOperands operands) {
   static std::map<GemmOperands, double> measured;
   double& best = measured[operands];
   if (best > 0) return best;
-  if (operands == GemmOperands::kInt16) return best = PairPeakGops();
+  if (operands == GemmOperands::kInt16) return best = PeakGops(BestPairProducts());
+  if (operands == GemmOperands::kBF16) best = PeakGops(TileProducts());
   for (const int64_t size : {256, 512, 1024, 2048}) {
     const double seconds = BareGemmSeconds(operands, size, size, size);
     best = std::max(best, 2.0 * static_cast<double>(size * size * size) / seconds / 1e9);

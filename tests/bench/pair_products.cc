@@ -1,5 +1,7 @@
 #include "tests/bench/pair_products.h"
 
+#include "kernels/cpu/amx/instructions.h"
+#include "kernels/cpu/amx/tiles.h"
 #include "kernels/cpu/machine/instruction_set.h"
 
 namespace kvblend {
@@ -36,7 +38,30 @@ void PairsOf64Bytes(int64_t iterations) {
            REPEAT("0,1,2,3", "vpaddd %%zmm1\\i, %%zmm\\i, %%zmm\\i"));
 }
 
+// Two by two tiles of sums, as kernels/cpu/amx/products.h has them.
+void Tiles(int64_t iterations) {
+  using Amx = kernels::AmxInstructions;
+  kernels::AmxConfig config;
+  for (int tile = 0; tile < kernels::AmxConfig::kNumTiles; ++tile) {
+    config.row_bytes[tile] = kernels::AmxConfig::kMaxRowBytes;
+    config.rows[tile] = kernels::AmxConfig::kMaxRows;
+  }
+  Amx::Configure(config);  // to zeros
+  for (; iterations > 0; --iterations) {
+    Amx::AddProducts<0, 4, 6>();
+    Amx::AddProducts<1, 4, 7>();
+    Amx::AddProducts<2, 5, 6>();
+    Amx::AddProducts<3, 5, 7>();
+  }
+  Amx::Release();
+}
+
 }  // namespace
+
+PairProducts TileProducts() {
+  if (kernels::AllowedInstructionSet() != kernels::InstructionSet::kAmx || !kernels::RequestAmx()) return {};
+  return {Tiles, 2.0 * 4 * 16 * 16 * 32};
+}
 
 PairProducts BestPairProducts() {
   using kernels::InstructionSet;
@@ -50,6 +75,7 @@ PairProducts BestPairProducts() {
 }
 #else
 PairProducts BestPairProducts() { return {}; }
+PairProducts TileProducts() { return {}; }
 #endif
 
 }  // namespace kvblend

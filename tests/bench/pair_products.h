@@ -1,5 +1,5 @@
-// Loops of nothing but products of pairs of 16-bit codes and their sums, in registers: what bounds kernels
-// that multiply such codes, for which oneDNN has no product to compare with.
+// Loops of nothing but products and their sums, in registers: of pairs of 16-bit codes, for which oneDNN has
+// no product to compare with, and of AMX's tiles, which oneDNN's products keep half busy at best.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,9 @@ struct PairProducts {
 /// without AVX2.
 /// REQUIRES: kernels::ApplyInstructionSetLimit was called, as creating a CPU backend does.
 PairProducts BestPairProducts();
+
+/// Of AMX's tiles of bf16. `run` is null where KVBLEND_CPU, the processor or the system has none.
+/// REQUIRES: as BestPairProducts.
+PairProducts TileProducts();
 
 }  // namespace kvblend

@@ -324,7 +324,8 @@ def test_hits_and_misses_of_others_take_the_same_time(v1, tenants):
     own = differences(Asking(v1, tenants, "gRPC"), in_memory["blue"], ON_DISK["blue"], "CHUNK_SOURCE_EXACT")
     for tier, control in own.items():
         print(f"one's own, {tier}: median {statistics.median(control):.6f} s, {signed_rank(control):.2f} standard deviations")
-        assert signed_rank(control) < -3, "the test does not even find hits"
+        # Mostly a hit is the faster one. Where processors compute such short chunks sooner than they look them up, it is the slower one.
+        assert abs(signed_rank(control)) > 3, "the test does not even find hits"
     assert all(abs(deviation) < 3.9 for deviation in told_apart.values()), told_apart
 
 

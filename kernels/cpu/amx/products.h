@@ -174,8 +174,8 @@ class AmxProducts {
   /// Step by step, as more at once would wait for each other, and loads behind them.
   static void Fetch(const NextTile& next, int64_t step) {
     constexpr int64_t kRowsPerStep = 2, kLine = 64, kLineWords = kLine / sizeof(uint32_t);
-    if (next.rows !=
-        nullptr) {  // from front to back, as they lie: so the processor runs ahead of that itself
+    if (next.rows != nullptr) {
+      // From front to back, as they lie: so the processor's own prefetcher runs ahead.
       const uint32_t* part = next.rows + step / kWords * kRows * kLineWords;
       for (int64_t line = 0; line < kRows; ++line) __builtin_prefetch(part + line * kLineWords);
     }

@@ -230,7 +230,7 @@ absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuW
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
-  const CodeKernels& kernels = *context.pairs;
+  const CodeKernels& kernels = context.pairs != nullptr ? *context.pairs : *context.few_pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
   if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
   if (x.rows > kMaxColumnRows) {

@@ -94,7 +94,11 @@ absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights&
   if (context.pairs != nullptr && weights.quantized() != nullptr) {
     return Int16Linear(context, x, weights, accumulate, out);
   }
-  if (x.rows <= MaxFewRows(weights)) return FewRowsLinear(context, x, weights, accumulate, out);
+  if (x.rows <= MaxFewRows(weights)) {
+    const bool in_codes = context.few_pairs != nullptr && weights.quantized() != nullptr;
+    return in_codes ? Int16Linear(context, x, weights, accumulate, out)
+                    : FewRowsLinear(context, x, weights, accumulate, out);
+  }
   if (TakesTiles(context, x, weights)) {
     return TiledLinear(context, context.TilesFor(weights.dtype()), x, weights, accumulate, out);
   }

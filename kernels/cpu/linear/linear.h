@@ -52,7 +52,8 @@ absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuW
 
 /// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are
 /// WideInt16Linear's.
-/// REQUIRES: context.pairs and weights.quantized() are not null.
+/// REQUIRES: weights.quantized() is not null, and neither is context.pairs or, for so few rows,
+/// context.few_pairs.
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out);
 /// In wide groups (code_products.h), any number of rows; a row's result does not depend on the others.

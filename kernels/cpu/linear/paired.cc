@@ -67,6 +67,18 @@ NextTile Next(const Tiles& tiles, const TileInput& input, int64_t row, int64_t e
           .out_stride = out.row_stride * SizeOf(out.dtype)};
 }
 
+/// Between a part of a matrix and sums of a pair, whose rows have kPairOutputs.
+void CopyRows(const MatrixView& from, float* sums) {
+  for (int64_t r = 0; r < from.rows; ++r) {
+    std::memcpy(sums + r * kPairOutputs, from.Rows(r, 1).data, from.cols * sizeof(float));
+  }
+}
+void CopyRows(const float* sums, const MatrixView& to) {
+  for (int64_t r = 0; r < to.rows; ++r) {
+    std::memcpy(to.Rows(r, 1).data, sums + r * kPairOutputs, to.cols * sizeof(float));
+  }
+}
+
 }  // namespace
 
 absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
@@ -83,20 +95,15 @@ absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVi
     for (int64_t row = first; row < first + count; row += tiles.rows) {
       const MatrixView target =
           out.Rows(row, std::min(tiles.rows, first + count - row)).Columns(column, outputs);
-      auto* results = static_cast<float*>(target.data);
+      // What is no whole tile is multiplied beside its place, in the same order, so that a row's result does
+      // not depend on how many there are.
       const bool whole = target.rows == tiles.rows && target.cols == kPairOutputs;
+      if (!whole && accumulate) CopyRows(target, sums);
       tiles.linear_pair(input.tile(row), input.stride(row), columns.left(), columns.right(), columns.stride(),
-                        input.steps(), accumulate && whole, whole ? results : sums,
+                        input.steps(), accumulate, whole ? static_cast<float*>(target.data) : sums,
                         whole ? target.row_stride : kPairOutputs,
                         Next(tiles, input, row, first + count, pair == 0, out, column));
-      if (whole) continue;
-      for (int64_t r = 0; r < target.rows; ++r, results += target.row_stride) {
-        if (accumulate) {
-          simd::AddScaledRow(sums + r * kPairOutputs, 1.0f, results, target.cols);
-        } else {
-          std::memcpy(results, sums + r * kPairOutputs, target.cols * sizeof(float));
-        }
-      }
+      if (!whole) CopyRows(sums, target);
     }
   });
   return absl::OkStatus();

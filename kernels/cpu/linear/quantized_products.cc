@@ -305,11 +305,11 @@ HWY_INLINE void FetchAfterNext(const QuantizedColumn& column, int64_t chunk) {
 }
 
 // Codes as floats that a multiplication and an addition make values of: value = x * factor + offset.
-struct Linear {
+struct GroupValues {
   F32s factor, offset;
 };
 template <int kUpperBits>
-HWY_INLINE Linear LinearOf(const GroupScales& scales) {
+HWY_INLINE GroupValues ValuesOf(const GroupScales& scales) {
   if constexpr (kUpperBits > 0) return {scales.scale, scales.minimum};
   const F32s factor = hn::Mul(scales.scale, hn::Set(ColumnF32(), 16.0f));  // of 1 + code / 16
   return {factor, hn::Sub(scales.minimum, factor)};
@@ -328,11 +328,11 @@ HWY_INLINE F32s FloatsOf(const PlaneWords& words, int64_t quad) {
 
 // One step of a quad, with the two inputs of a word.
 template <int kUpperBits, int64_t kStep>
-HWY_INLINE void ExpandStep(const PlaneWords& words, int64_t quad, const Linear& linear, DataType dtype,
+HWY_INLINE void ExpandStep(const PlaneWords& words, int64_t quad, const GroupValues& values, DataType dtype,
                            uint32_t* out, int64_t pair, int64_t out_stride) {
   const ColumnU32 d32;
-  const F32s even = hn::MulAdd(FloatsOf<kUpperBits, kStep, 0>(words, quad), linear.factor, linear.offset),
-             odd = hn::MulAdd(FloatsOf<kUpperBits, kStep, 16>(words, quad), linear.factor, linear.offset);
+  const F32s even = hn::MulAdd(FloatsOf<kUpperBits, kStep, 0>(words, quad), values.factor, values.offset),
+             odd = hn::MulAdd(FloatsOf<kUpperBits, kStep, 16>(words, quad), values.factor, values.offset);
   pair += kStep;
   if (dtype == DataType::kBF16) {
     hn::StoreU(PairOf(even, odd), d32, out + pair * out_stride);
@@ -349,20 +349,20 @@ void ExpandOf(const QuantizedColumn& column, DataType dtype, uint32_t* out, int6
   const auto zero_point = static_cast<float>(column.format.zero_point);
   for (size_t lane = 0; lane < kColumnOutputs; lane += hn::Lanes(d32)) {
     uint32_t* target = out + lane;
-    Linear linear{};
+    GroupValues values{};
     for (int64_t chunk = 0; chunk < column.chunks; ++chunk) {
       if (lane == 0) FetchAfterNext(column, chunk);
       const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * column.plane_bytes());
       for (int64_t quad = 0; quad < kQuads; ++quad) {
         const PlaneWords words = LoadQuad<kUpperBits>(planes, quad, lane);
         if (const int64_t i = chunk * kQuads + quad; i % quads_per_group == 0) {
-          linear = LinearOf<kUpperBits>(LoadScales(column, i / quads_per_group, lane, zero_point));
+          values = ValuesOf<kUpperBits>(LoadScales(column, i / quads_per_group, lane, zero_point));
         }
         const int64_t pair = chunk * kSteps + 4 * quad;
-        ExpandStep<kUpperBits, 0>(words, quad, linear, dtype, target, pair, out_stride);
-        ExpandStep<kUpperBits, 1>(words, quad, linear, dtype, target, pair, out_stride);
-        ExpandStep<kUpperBits, 2>(words, quad, linear, dtype, target, pair, out_stride);
-        ExpandStep<kUpperBits, 3>(words, quad, linear, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 0>(words, quad, values, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 1>(words, quad, values, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 2>(words, quad, values, dtype, target, pair, out_stride);
+        ExpandStep<kUpperBits, 3>(words, quad, values, dtype, target, pair, out_stride);
       }
     }
   }

@@ -21,7 +21,8 @@ class TileInput {
   absl::Status Prepare(CpuContext& context, const Tiles& tiles, ConstMatrixView x) {
     const int64_t rows = RoundUp(x.rows, tiles.rows), per_word = tiles.elements_per_word();
     steps_ = tiles.Steps(x.cols);
-    const bool fits = x.dtype == tiles.dtype && x.cols == steps_ * per_word && x.row_stride % per_word == 0;
+    const bool fits = x.dtype == tiles.dtype && x.cols == steps_ * per_word && x.row_stride % per_word == 0 &&
+                      reinterpret_cast<uintptr_t>(x.data) % sizeof(uint32_t) == 0;
     x_ = static_cast<const uint32_t*>(x.data);
     x_stride_ = x.row_stride / per_word;
     first_copied_ = fits ? x.rows / tiles.rows * tiles.rows : 0;

@@ -25,7 +25,7 @@ struct CodeKernels;  // linear/code_products.h
 /// What a CpuBackend multiplies; CpuContext has the same, and says what each of it is.
 struct CpuArithmetic {
   DataType gemm_dtype = DataType::kF32, value_dtype = DataType::kF32;
-  const CodeKernels *codes = nullptr, *pairs = nullptr, *tolerant = nullptr;
+  const CodeKernels *codes = nullptr, *pairs = nullptr, *few_pairs = nullptr, *tolerant = nullptr;
 };
 
 struct CpuContext {
@@ -37,6 +37,7 @@ struct CpuContext {
         value_dtype(arithmetic.value_dtype),
         codes(arithmetic.codes),
         pairs(arithmetic.pairs),
+        few_pairs(arithmetic.few_pairs),
         tolerant(arithmetic.tolerant),
         f32_tiles(f32),
         bf16_tiles(bf16),
@@ -54,6 +55,9 @@ struct CpuContext {
   const DataType value_dtype;
   const CodeKernels* const codes;  // multiply activations in 8 bits; null: they are not rounded so
   const CodeKernels* const pairs;  // multiply them in 16 bits; null: they are not rounded so
+  // The same, of as many rows as get the same bits as alone, where more are multiplied in gemm_dtype; null:
+  // so are few.
+  const CodeKernels* const few_pairs;
   // Multiply many rows of WeightUsage::kTolerantLinear in asymmetric codes of 8 bits; null: as others are.
   const CodeKernels* const tolerant;
   const Tiles& f32_tiles;

@@ -66,12 +66,16 @@ absl::Mutex& OneDnnCreationMutex() {
 
 bool OneDnnSupportsBF16() { return HasIsa(dnnl_cpu_isa_avx512_core); }
 bool OneDnnHasBF16Instructions() { return HasIsa(dnnl_cpu_isa_avx512_core_bf16); }
+bool VectorsPreferCodes() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") && MultipliesAndAddsPairs();
+#else
+  return false;
+#endif
+}
 bool OneDnnHasFastBF16() {
   if (HasIsa(dnnl_cpu_isa_avx512_core_amx)) return true;
-#if defined(__x86_64__)
-  if (__builtin_cpu_is("intel") && MultipliesAndAddsPairs()) return false;
-#endif
-  return OneDnnHasBF16Instructions();
+  return OneDnnHasBF16Instructions() && !VectorsPreferCodes();
 }
 
 std::string OneDnnDescription() {

@@ -46,9 +46,11 @@ absl::Mutex& OneDnnCreationMutex();
 bool OneDnnSupportsBF16();
 /// Whether the processor has instructions for them, and may use them.
 bool OneDnnHasBF16Instructions();
-/// Whether nothing multiplies faster than they do, but for codes of 8 bits: with AMX, and with AVX512-BF16 on
-/// processors other than Intel's. On those a vdpbf16ps takes as long as four vpdpwssd of pairs of 16-bit
-/// codes. REQUIRES: ApplyInstructionSetLimit was called.
+/// Whether vectors multiply pairs of 16-bit codes faster than bf16: on Intel's processors a vdpbf16ps takes
+/// as long as four vpdpwssd. REQUIRES: ApplyInstructionSetLimit was called.
+bool VectorsPreferCodes();
+/// Whether nothing multiplies faster than bf16 products do, but for codes of 8 bits: with AMX, and with
+/// AVX512-BF16 where VectorsPreferCodes is false. REQUIRES: as VectorsPreferCodes.
 bool OneDnnHasFastBF16();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();
