@@ -55,6 +55,28 @@ class Int16LinearTest : public testing::Test {
   Rng rng_{20261123};
 };
 
+// Where vectors multiply bf16 slowly, and AMX's tiles many rows of it.
+TEST_F(Int16LinearTest, FewRowsOfAutoGetTheSameBits) {
+  const auto chosen = CreateCpuBackend({.num_threads = 2});
+  ASSERT_OK(chosen.status());
+  if ((*chosen)->Describe().find(", of few rows in int16") == std::string::npos) {
+    GTEST_SKIP() << "few rows are multiplied as many are: " << (*chosen)->Describe();
+  }
+  constexpr int64_t kOutputs = 80, kInputs = 288;
+  const RandomCodes weights(rng_, kOutputs, kInputs, [](int64_t row) { return kFormats[row / 16 % 4]; });
+  for (const int64_t rows : {1, 2, 8, 9, 32}) {
+    const std::vector<double> values = Tensor(*backend_, kF32, rows, kInputs).Randomize(rng_).Values();
+    const auto results = [&](Backend& backend) {
+      const auto packed = backend.PackWeights(kOutputs, kInputs, WeightUsage::kLinear, weights).value();
+      Tensor x(backend, kF32, rows, kInputs), out(backend, kF32, rows, kOutputs);
+      x.Fill([&](int64_t row, int64_t col) { return static_cast<float>(values[row * kInputs + col]); });
+      EXPECT_OK(backend.Linear(TestStream(backend), x.view(), *packed, /*accumulate=*/false, out.view()));
+      return out.Values();
+    };
+    EXPECT_EQ(results(**chosen), results(*backend_)) << rows << " rows";
+  }
+}
+
 TEST_F(Int16LinearTest, ActivationsAreRoundedToTheNearestCode) {
   constexpr int64_t kOutputs = 112;
   constexpr size_t kNested = std::size(kNestedFormats);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/conformance/activations.h"
@@ -110,6 +111,24 @@ TEST_P(GatedLinearConformance, ARowDoesNotDependOnTheOthers) {
     const double value = all.at(r + 20, o);
     return {value, std::abs(value) * 1e-5 + 1e-4};
   });
+}
+
+// Nor on whether its tile is a whole one, with sums that are added to what was there.
+TEST_P(GatedLinearConformance, AmxGivesARowTheSameBitsInTilesOfAnySize) {
+  if (GetParam() != "cpu_amx_emulated") GTEST_SKIP() << "of AMX's tiles alone";
+  constexpr int64_t kOutputs = 48, kInputs = 96, kRows = 96, kSome = 70;
+  const RandomCodes source(rng, kOutputs, kInputs, [](int64_t) { return kFormats[1]; });
+  const auto packed = backend.PackWeights(kOutputs, kInputs, WeightUsage::kLinear, source);
+  ASSERT_OK(packed.status());
+  Tensor x(backend, backend.compute_dtype(), kRows, kInputs), all = Random(kRows, kOutputs),
+                                                              some(backend, kF32, kSome, kOutputs);
+  x.Randomize(rng);
+  some.Fill([&](int64_t row, int64_t col) { return static_cast<float>(all.at(row, col)); });
+  ASSERT_OK(backend.Linear(stream, x.view(), **packed, /*accumulate=*/true, all.view()));
+  ASSERT_OK(backend.Linear(stream, x.view().Rows(0, kSome), **packed, /*accumulate=*/true, some.view()));
+  std::vector<double> of_all = all.Values();
+  of_all.resize(kSome * kOutputs);
+  EXPECT_EQ(some.Values(), of_all);
 }
 
 TEST_P(GatedLinearConformance, Errors) {
