@@ -25,7 +25,7 @@ absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeig
 /// Own tiles, block by block of weights. REQUIRES: tiles.dtype == weights.dtype().
 absl::Status TiledLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                          const CpuWeights& weights, bool accumulate, MatrixView out);
-/// The same where tiles.linear_pair is not null, as TiledLinear does there.
+/// TiledLinear's way where tiles.linear_pair is not null: in pairs of columns of weights.
 absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixView x,
                           const CpuWeights& weights, bool accumulate, MatrixView out);
 /// Backend::GatedLinear with checked arguments, whose results are made while their two sums are in the
