@@ -239,6 +239,7 @@ absl::Status Backend::GatedLinear(Stream& stream, ConstMatrixView x, const Packe
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", out));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, x, "x", both));
   KVBLEND_RETURN_IF_ERROR(CheckDisjoint(kOp, both, "both", out));
+  if (x.rows == 0) return absl::OkStatus();  // no rows need no memory, and a null pointer has no columns
   return DoGatedLinear(stream, x, weights, activation, both, out);
 }
 
