@@ -66,7 +66,9 @@ absl::Status CheckActivation(absl::string_view op, Activation activation) {
 absl::Status CheckLinearWeights(absl::string_view op, const PackedWeights& weights) {
   if (weights.usage() != WeightUsage::kEmbedding) return absl::OkStatus();
   return Invalid(
-      op, "weights were packed for kEmbedding; allowed: kLinear, kTolerantLinear, kLinearAndEmbedding");
+      op,
+      "weights were packed for kEmbedding; allowed: kLinear, kTolerantLinear, kVeryTolerantLinear, "
+      "kLinearAndEmbedding");
 }
 
 class RunEveryTime final : public RepeatedStep {
@@ -173,7 +175,7 @@ absl::StatusOr<std::unique_ptr<BatchPlan>> Backend::PlanBatch(const BatchSpec& s
 absl::Status Backend::Embed(Stream& stream, const PackedWeights& table, absl::Span<const int32_t> token_ids,
                             float scale, MatrixView out) {
   constexpr absl::string_view kOp = "Embed";
-  if (table.usage() == WeightUsage::kLinear || table.usage() == WeightUsage::kTolerantLinear) {
+  if (!IsEmbedding(table.usage())) {
     return Invalid(kOp, "table was packed for linear layers; allowed: kEmbedding, kLinearAndEmbedding");
   }
   KVBLEND_RETURN_IF_ERROR(CheckMatrix(kOp, "out", out, token_ids.size(), table.cols(), {kF32}));

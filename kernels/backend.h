@@ -57,8 +57,20 @@ class Buffer {
 };
 
 /// What a weight matrix will be used for; an embedding that is tied to the output layer is both. Inputs of a
-/// kTolerantLinear may be rounded to 8 bits (docs/performance.md, "8 bits where they cost little").
-enum class WeightUsage : uint8_t { kLinear, kTolerantLinear, kEmbedding, kLinearAndEmbedding };
+/// kTolerantLinear may be rounded to 8 bits where those of others are rounded to 16-bit codes, and of a
+/// kVeryTolerantLinear also where they are rounded to bf16 (docs/performance.md, "8 bits where they cost
+/// little").
+enum class WeightUsage : uint8_t {
+  kLinear,
+  kTolerantLinear,
+  kVeryTolerantLinear,
+  kEmbedding,
+  kLinearAndEmbedding
+};
+
+constexpr bool IsEmbedding(WeightUsage usage) {
+  return usage == WeightUsage::kEmbedding || usage == WeightUsage::kLinearAndEmbedding;
+}
 
 /// A weight matrix W [rows = out_features, cols = in_features] in the form that the backend's Linear wants,
 /// opaque to callers. Immutable after creation, so any number of threads may use it.
@@ -438,8 +450,9 @@ std::unique_ptr<Backend> CreateReferenceBackend();
 struct CpuBackendOptions {
   int num_threads = 0;  // 0: one per available processor
   enum class Gemm : uint8_t {
-    // kBF16 where nothing but 8 bits is faster, else kInt16 where that is faster than kF32, with
-    // kTolerantLinear in 8 bits and weights that are no codes in bf16 where the CPU has that
+    // kBF16 where nothing but 8 bits is faster, with few rows as in kInt16 where vectors multiply such codes;
+    // else kInt16 where that is faster than kF32, and weights that are no codes in bf16 where the CPU has
+    // that. Tolerant layers (WeightUsage) in 8 bits where that is faster.
     kAuto,
     kF32,
     kBF16,

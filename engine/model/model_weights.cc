@@ -69,9 +69,9 @@ class Loader {
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
   absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
   /// For matrices other than Q, K and V. Rounding in the first and the last layer changes answers most.
-  WeightUsage UsageIn(int32_t layer) const {
-    return layer == 0 || layer + 1 == config_.num_layers ? WeightUsage::kLinear
-                                                         : WeightUsage::kTolerantLinear;
+  // The first layer and the last tolerate the least.
+  WeightUsage UsageIn(int32_t layer, WeightUsage in_others) const {
+    return layer == 0 || layer + 1 == config_.num_layers ? WeightUsage::kLinear : in_others;
   }
   void CountRead(int64_t bytes) {
     // Bounded, as a matrix that cannot be kept as codes is read twice.
@@ -211,8 +211,10 @@ absl::Status Loader::LoadMlp(int32_t layer, LayerWeights& weights) {
   }
   std::vector<Part> gate_up = {{name("ffn_gate.weight"), ffn}, {name("ffn_up.weight"), ffn}};
   if (config_.architecture->fused_tensors) gate_up = {{name("ffn_up.weight"), 2 * ffn}};
-  KVBLEND_RETURN_IF_ERROR(Pack(gate_up, hidden, UsageIn(layer), weights.gate_up));
-  return Pack({{name("ffn_down.weight"), hidden}}, ffn, UsageIn(layer), weights.down);
+  KVBLEND_RETURN_IF_ERROR(
+      Pack(gate_up, hidden, UsageIn(layer, WeightUsage::kVeryTolerantLinear), weights.gate_up));
+  return Pack({{name("ffn_down.weight"), hidden}}, ffn, UsageIn(layer, WeightUsage::kTolerantLinear),
+              weights.down);
 }
 
 absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
@@ -228,8 +230,8 @@ absl::Status Loader::LoadLayer(int32_t layer, LayerWeights& weights) {
   KVBLEND_RETURN_IF_ERROR(Pack(qkv, hidden, WeightUsage::kLinear, weights.qkv,
                                /*rotated_heads=*/config_.num_heads + config_.num_kv_heads));
   KVBLEND_RETURN_IF_ERROR(LoadAttentionExtras(layer, weights));
-  KVBLEND_RETURN_IF_ERROR(
-      Pack({{name("attn_output.weight"), hidden}}, query_dim, UsageIn(layer), weights.attn_output));
+  KVBLEND_RETURN_IF_ERROR(Pack({{name("attn_output.weight"), hidden}}, query_dim,
+                               UsageIn(layer, WeightUsage::kVeryTolerantLinear), weights.attn_output));
   KVBLEND_RETURN_IF_ERROR(LoadMlp(layer, weights));
   if (!config_.architecture->post_norms) return absl::OkStatus();
   KVBLEND_RETURN_IF_ERROR(

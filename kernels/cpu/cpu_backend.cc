@@ -47,10 +47,12 @@ std::string DescribeCodes(const CpuContext& context) {
     return absl::StrCat(what, " (", std::string(kernels.name), ")");
   };
   if (context.codes != nullptr) return absl::StrCat(named("int8", *context.codes), " and ");
-  if (context.pairs == nullptr) return "";
-  return absl::StrCat(named("int16", *context.pairs),
-                      context.tolerant == nullptr ? "" : named(", asymmetric int8", *context.tolerant),
-                      " and ");
+  std::string kinds;
+  if (context.pairs != nullptr) kinds = named("int16", *context.pairs);
+  if (context.tolerant != nullptr) {
+    absl::StrAppend(&kinds, kinds.empty() ? "" : ", ", named("asymmetric int8", *context.tolerant));
+  }
+  return kinds.empty() ? "" : kinds + " and ";
 }
 
 class CpuBackend final : public HostBackend {
@@ -129,10 +131,13 @@ class CpuBackend final : public HostBackend {
   absl::Status DoGatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed,
                              Activation activation, MatrixView both, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.value_dtype));
-    if (!TakesGatedPairs(context_, x, *weights)) {
-      return Backend::DoGatedLinear(stream, x, packed, activation, both, out);
+    if (TakesGatedPairs(context_, x, *weights)) {
+      return PairedGatedLinear(context_, x, *weights, activation, out);
     }
-    return PairedGatedLinear(context_, x, *weights, activation, out);
+    if (TakesGatedAsymmetricCodes(context_, x, *weights)) {
+      return AsymmetricGatedLinear(context_, x, *weights, activation, out);
+    }
+    return Backend::DoGatedLinear(stream, x, packed, activation, both, out);
   }
 
   absl::StatusOr<std::unique_ptr<PackedExperts>> DoPackExperts(int32_t num_experts, int64_t rows,
@@ -369,15 +374,13 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
                          "; allowed here: kAuto, kF32"));
       }
       break;
-    case CpuBackendOptions::Gemm::kAuto:
+    case CpuBackendOptions::Gemm::kAuto: {
+      const CodeKernels* kernels = FasterThanF32Kernels();
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
-      if (gemm == DataType::kF32) {
-        pairs = FasterThanF32Kernels();
-      } else if (VectorsPreferCodes()) {
-        few_pairs = FasterThanF32Kernels();
-      }
-      if (pairs != nullptr && pairs->HasAsymmetric()) tolerant = pairs;
+      (gemm == DataType::kF32 ? pairs : few_pairs) = kernels;
+      if (kernels != nullptr && kernels->HasAsymmetric() && !OneDnnHasAmx()) tolerant = kernels;
       break;
+    }
     case CpuBackendOptions::Gemm::kF32:
       break;
     case CpuBackendOptions::Gemm::kBF16:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/cpu/linear/quantized_matrix.h"
 #include "kernels/host/float_convert.h"
 #include "tests/bench/machine_peaks.h"
 
@@ -40,14 +41,16 @@ inline GemmOperands OperandsOfFloats() {
   return Cpu().Describe().find("bf16 (oneDNN") != std::string::npos ? GemmOperands::kBF16
                                                                     : GemmOperands::kF32;
 }
-/// What weights that are codes are multiplied as. The backend chooses by the processor, and says so in its
-/// description.
-inline GemmOperands OperandsOfCodes(WeightUsage usage = WeightUsage::kLinear) {
+/// What weights that are codes are multiplied as by so many rows. The backend chooses by the processor, and
+/// says so in its description.
+inline GemmOperands OperandsOfCodes(int64_t rows, WeightUsage usage = WeightUsage::kLinear) {
   const std::string description = Cpu().Describe();
   const auto has = [&](const char* what) { return description.find(what) != std::string::npos; };
-  if (has("GEMM in int8") || (usage == WeightUsage::kTolerantLinear && has("asymmetric int8"))) {
+  const bool few = rows <= simd::kMaxQuantizedRows;
+  if (has("GEMM in int8") || (!few && usage != WeightUsage::kLinear && has("asymmetric int8"))) {
     return GemmOperands::kInt8;
   }
+  if (few && has("of few rows in int16")) return GemmOperands::kInt16;
   return has("GEMM in int16") ? GemmOperands::kInt16 : OperandsOfFloats();
 }
 /// What attention over pages of bf16 multiplies.

@@ -2,8 +2,8 @@
 // these are brought into the products' order for every call, a block of outputs at a time, so that weights
 // lie in memory once. A row's result is the same bit for bit either way, except with wide groups.
 #include <algorithm>
-#include <cstring>
 
+#include "kernels/cpu/linear/block_linear.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/row_codes.h"
@@ -11,77 +11,6 @@
 
 namespace kvblend::kernels {
 namespace {
-
-// Rows and their sums stay in the second-level cache beside a block's codes; enough of them that preparing
-// the block costs a few hundredths.
-constexpr int64_t kRowsPerTask = 264;
-// Up to 128 KiB of codes stay in the second-level cache while all rows are multiplied by them. Passes that
-// fit the first-level cache read and write results more often, and took up to a tenth longer.
-template <class Code>
-constexpr int64_t kInputsPerPass = 512 * CodedRows<Code>::kPerWord;
-
-// The codes of one block, in the thread's own memory.
-template <class Code>
-BlockCodes PrepareBlock(const BlockKernels<Code>& kernels, const QuantizedMatrix& matrix, int64_t block,
-                        int64_t cols, int64_t group) {
-  const int64_t code_words = CodedRows<Code>::BlockWords(cols) * kPackedBlock,
-                scales = cols / group * kPackedBlock;
-  auto* memory = ThreadScratch<uint32_t>(ScratchSlot::kCodes, code_words + 2 * scales);
-  BlockCodes codes{.codes = memory, .steps = reinterpret_cast<float*>(memory + code_words)};
-  codes.minimums = codes.steps + scales;
-  codes.words = code_words / kPackedBlock;
-  codes.width = kernels.width;
-  constexpr int64_t kColumns = kPackedBlock / kColumnOutputs;
-  const int64_t columns = std::min(kColumns, matrix.num_columns() - block * kColumns);
-  if (columns < kColumns) std::memset(memory, 0, (code_words + 2 * scales) * sizeof(uint32_t));
-  for (int64_t c = 0; c < columns; ++c) {
-    codes.bits = std::max(codes.bits, matrix.column(block * kColumns + c).format.bits);
-  }
-  for (int64_t c = 0; c < columns; ++c) {
-    const QuantizedColumn& column = matrix.column(block * kColumns + c);
-    kernels.expand(column, group, codes.Output(c * kColumnOutputs));
-  }
-  return codes;
-}
-
-// The columns of a block in an operation's output. Products write whole tiles of whole blocks there, others
-// by way of a tile of their own.
-template <class Code>
-class BlockOutput {
- public:
-  BlockOutput(const BlockKernels<Code>& kernels, MatrixView out, int64_t block, bool accumulate)
-      : kernels_(kernels),
-        out_(out.Columns(block * kPackedBlock, std::min(kPackedBlock, out.cols - block * kPackedBlock))),
-        accumulate_(accumulate) {}
-
-  /// Adds rows [row, row + kernels.rows) times groups of the block. Group 0 comes first: it sets the sums.
-  void Add(const CodedRows<Code>& rows, int64_t row, const BlockCodes& block, int64_t first_group,
-           int64_t num_groups) const {
-    const bool accumulate = accumulate_ || first_group > 0;
-    const MatrixView target = out_.Rows(row, std::min(kernels_.rows, out_.rows - row));
-    auto* values = static_cast<float*>(target.data);
-    if (target.rows == kernels_.rows && target.cols == kPackedBlock) {
-      kernels_.multiply(rows.Row(row), block, first_group, num_groups, accumulate, values, target.row_stride);
-      return;
-    }
-    // The same sums in the same order, so that a row's result does not depend on the tile that it is in.
-    float tile[kMaxCodeRows * kPackedBlock] = {};
-    const auto copy = [&](bool to_tile) {
-      for (int64_t r = 0; r < target.rows; ++r) {
-        float *in_tile = tile + r * kPackedBlock, *in_out = values + r * target.row_stride;
-        std::copy_n(to_tile ? in_out : in_tile, target.cols, to_tile ? in_tile : in_out);
-      }
-    };
-    if (accumulate) copy(/*to_tile=*/true);
-    kernels_.multiply(rows.Row(row), block, first_group, num_groups, accumulate, tile, kPackedBlock);
-    copy(/*to_tile=*/false);
-  }
-
- private:
-  const BlockKernels<Code>& kernels_;
-  const MatrixView out_;
-  const bool accumulate_;
-};
 
 // REQUIRES: x.rows <= kMaxColumnRows
 template <class Code>
@@ -99,30 +28,6 @@ absl::Status FewRows(CpuContext& context, const ColumnKernels<Code>& kernels, Co
     }
     MultiplyColumn(kernels.multiply, matrix.column(c), each, out.rows, accumulate,
                    std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
-  });
-  return absl::OkStatus();
-}
-
-template <class Code>
-absl::Status ManyRows(CpuContext& context, const BlockKernels<Code>& kernels, ConstMatrixView x,
-                      const QuantizedMatrix& matrix, int64_t group, bool accumulate, MatrixView out) {
-  const auto quantized = QuantizeRows<Code>(context, x, group, kernels.rows, kernels.quantize);
-  if (!quantized.ok()) return quantized.status();
-  const CodedRows<Code>& rows = quantized->rows;
-  const int64_t num_tiles = (out.rows + kernels.rows - 1) / kernels.rows;
-  const int64_t row_tasks = RowTasks(context.pool, out.rows, kRowsPerTask);
-  const int64_t num_blocks = (out.cols + kPackedBlock - 1) / kPackedBlock;
-  const int64_t groups_per_pass = std::max<int64_t>(1, kInputsPerPass<Code> / rows.group);
-  context.pool.ForGrid(row_tasks, num_blocks, [&](int64_t part, int64_t block) {
-    const BlockCodes codes = PrepareBlock(kernels, matrix, block, rows.cols, rows.group);
-    const int64_t first_tile = part * num_tiles / row_tasks, end_tile = (part + 1) * num_tiles / row_tasks;
-    const BlockOutput output(kernels, out, block, accumulate);
-    for (int64_t first = 0; first < rows.groups(); first += groups_per_pass) {
-      const int64_t groups = std::min(groups_per_pass, rows.groups() - first);
-      for (int64_t tile = first_tile; tile < end_tile; ++tile) {
-        output.Add(rows, tile * kernels.rows, codes, first, groups);
-      }
-    }
   });
   return absl::OkStatus();
 }
@@ -211,8 +116,11 @@ absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWe
 }
 
 bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
-  return context.tolerant != nullptr && weights.usage() == WeightUsage::kTolerantLinear &&
-         weights.quantized() != nullptr && x.rows > weights.rows_as_alone() &&
+  const bool tolerates =
+      weights.usage() == WeightUsage::kVeryTolerantLinear ||
+      (weights.usage() == WeightUsage::kTolerantLinear && context.gemm_dtype != DataType::kBF16);
+  return context.tolerant != nullptr && tolerates && weights.quantized() != nullptr &&
+         x.rows > weights.rows_as_alone() &&
          weights.quantized()->smallest_group() == AsymmetricGroup::kInputs &&
          weights.quantized()->largest_bits() <= AsymmetricGroup::kMostWeightBits;
 }
@@ -226,6 +134,21 @@ absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuW
   }
   return ManyRows(context, kernels.asymmetric, x, *weights.quantized(), AsymmetricGroup::kInputs, accumulate,
                   out);
+}
+
+bool TakesGatedAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+  return weights.rows() % (2 * kPackedBlock) == 0 && TakesAsymmetricCodes(context, x, weights);
+}
+
+absl::Status AsymmetricGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                                   Activation activation, MatrixView out) {
+  const CodeKernels& kernels = *context.tolerant;
+  if (kernels.whole_groups.multiply != nullptr) {
+    return GatedManyRows(context, kernels.whole_groups, x, *weights.quantized(),
+                         AsymmetricWholeGroup::kInputs, activation, out);
+  }
+  return GatedManyRows(context, kernels.asymmetric, x, *weights.quantized(), AsymmetricGroup::kInputs,
+                       activation, out);
 }
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,

@@ -49,6 +49,13 @@ bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const Cp
 /// The same in asymmetric codes. REQUIRES: TakesAsymmetricCodes
 absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                               bool accumulate, MatrixView out);
+/// Whether AsymmetricLinear takes gate and up, and both have whole blocks of weights.
+bool TakesGatedAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
+/// Backend::GatedLinear with checked arguments in asymmetric codes, whose results are made while their two
+/// sums are in a cache; bit for bit those of AsymmetricLinear and GatedActivation.
+/// REQUIRES: TakesGatedAsymmetricCodes
+absl::Status AsymmetricGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
+                                   Activation activation, MatrixView out);
 
 /// The same with rows of x rounded to 16 bits, up to weights.rows_as_alone() rows; more of them are
 /// WideInt16Linear's.

@@ -106,8 +106,7 @@ absl::StatusOr<std::unique_ptr<CpuWeights>> CpuWeights::Create(CpuContext& conte
                                                                const WeightSource& source) {
   std::unique_ptr<CpuWeights> weights(new CpuWeights(rows, cols, usage, context));
   const RoundedRows rounded(source, cols);
-  const bool linear = usage == WeightUsage::kLinear || usage == WeightUsage::kTolerantLinear;
-  const bool round = context.codes != nullptr && linear && !source.FormatOf(0).has_value();
+  const bool round = context.codes != nullptr && !IsEmbedding(usage) && !source.FormatOf(0).has_value();
   auto quantized = QuantizedMatrix::Create(context.weights, rows, cols,
                                            round ? static_cast<const WeightSource&>(rounded) : source);
   if (!quantized.ok()) return quantized.status();

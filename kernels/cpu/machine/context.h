@@ -58,7 +58,8 @@ struct CpuContext {
   // The same, of as many rows as get the same bits as alone, where more are multiplied in gemm_dtype; null:
   // so are few.
   const CodeKernels* const few_pairs;
-  // Multiply many rows of WeightUsage::kTolerantLinear in asymmetric codes of 8 bits; null: as others are.
+  // Multiply many rows of layers that tolerate it (WeightUsage) in asymmetric codes of 8 bits; null: as of
+  // others.
   const CodeKernels* const tolerant;
   const Tiles& f32_tiles;
   const Tiles& bf16_tiles;

@@ -73,14 +73,15 @@ bool VectorsPreferCodes() {
   return false;
 #endif
 }
+bool OneDnnHasAmx() { return HasIsa(dnnl_cpu_isa_avx512_core_amx); }
 bool OneDnnHasFastBF16() {
-  if (HasIsa(dnnl_cpu_isa_avx512_core_amx)) return true;
+  if (OneDnnHasAmx()) return true;
   return OneDnnHasBF16Instructions() && !VectorsPreferCodes();
 }
 
 std::string OneDnnDescription() {
   const dnnl_version_t* version = dnnl::version();
-  const char* isa = HasIsa(dnnl_cpu_isa_avx512_core_amx)    ? "avx512_core_amx"
+  const char* isa = OneDnnHasAmx()                          ? "avx512_core_amx"
                     : HasIsa(dnnl_cpu_isa_avx512_core_bf16) ? "avx512_core_bf16"
                     : HasIsa(dnnl_cpu_isa_avx512_core)      ? "avx512_core"
                     : HasIsa(dnnl_cpu_isa_avx2)             ? "avx2"

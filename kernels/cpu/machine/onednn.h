@@ -49,6 +49,8 @@ bool OneDnnHasBF16Instructions();
 /// Whether vectors multiply pairs of 16-bit codes faster than bf16: on Intel's processors a vdpbf16ps takes
 /// as long as four vpdpwssd. REQUIRES: ApplyInstructionSetLimit was called.
 bool VectorsPreferCodes();
+/// Whether the processor has AMX, and may use it.
+bool OneDnnHasAmx();
 /// Whether nothing multiplies faster than bf16 products do, but for codes of 8 bits: with AMX, and with
 /// AVX512-BF16 where VectorsPreferCodes is false. REQUIRES: as VectorsPreferCodes.
 bool OneDnnHasFastBF16();

@@ -65,7 +65,8 @@ TEST(CpuBackendTest, ByItselfItMultipliesWeightsThatAreNoCodes) {
   constexpr int64_t kInputs = 136, kOutputs = 200;
   Tensor weights(**backend, kF32, kOutputs, kInputs);
   weights.Randomize(rng);
-  for (const WeightUsage usage : {WeightUsage::kLinear, WeightUsage::kTolerantLinear}) {
+  for (const WeightUsage usage :
+       {WeightUsage::kLinear, WeightUsage::kTolerantLinear, WeightUsage::kVeryTolerantLinear}) {
     const auto packed = Pack(**backend, weights, usage);
     for (const int64_t rows : {1, 3, 40, 300}) {
       for (const DataType dtype : {kF32, (*backend)->compute_dtype()}) {

@@ -55,7 +55,7 @@ class Int16LinearTest : public testing::Test {
   Rng rng_{20261123};
 };
 
-// Where vectors multiply bf16 slowly, and AMX's tiles many rows of it.
+// Where more rows are multiplied in bf16.
 TEST_F(Int16LinearTest, FewRowsOfAutoGetTheSameBits) {
   const auto chosen = CreateCpuBackend({.num_threads = 2});
   ASSERT_OK(chosen.status());

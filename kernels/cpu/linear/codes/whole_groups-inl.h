@@ -11,7 +11,7 @@
 // exact to half a product of a unit by a unit, where a group's activations are rounded to half a unit times
 // 32 codes.
 
-constexpr int kWholeRows = Ops::kPairRows, kWholeVectors = Ops::kPairVectors;
+constexpr int kWholeRows = Ops::kPairRows, kWholeVectors = Ops::kVectors;
 // As in wide-inl.h, what a tile reads of the weights lies in one piece.
 constexpr int64_t kWholeWidth = kWholeVectors * Ops::kLanes;
 static_assert(kPackedBlock % kWholeWidth == 0 && kWholeWidth % kColumnOutputs == 0);
@@ -94,8 +94,12 @@ template <int kBits>
 void MultiplyWholeVectors(const WholeGroupRows& rows, const BlockCodes& block, int64_t first_group,
                           int64_t num_groups, bool accumulate, float* out, int64_t out_stride) {
   constexpr int kRows = kWholeRows, kVectors = kWholeVectors;
-  // The registers are full of sums, so totals lie in memory.
-  if (!accumulate) ClearPairTile(out, out_stride);
+  Ops::Floats totals[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      totals[r][v] = accumulate ? Ops::LoadFloats(out + r * out_stride + v * Ops::kLanes) : Ops::Zero();
+    }
+  }
   const Ops::Ints half = Ops::Set(1 << (kFractionBits<kBits> - 1));
   for (int64_t group = first_group; group < first_group + num_groups; ++group) {
     const uint32_t* weights = block.codes + group * kWholeBlockWords * kWholeWidth;
@@ -130,10 +134,13 @@ void MultiplyWholeVectors(const WholeGroupRows& rows, const BlockCodes& block, i
     for (int r = 0; r < kRows; ++r) {
       const Ops::Floats step = Ops::SetFloats(rows.steps[group * kRows + r]);
       for (int v = 0; v < kVectors; ++v) {
-        float* total = out + r * out_stride + v * Ops::kLanes;
-        const Ops::Floats scaled = Ops::Mul(step, steps[v]);
-        Ops::StoreFloats(Ops::MulAdd(Ops::ToFloats(sums[r][v]), scaled, Ops::LoadFloats(total)), total);
+        totals[r][v] = Ops::MulAdd(Ops::ToFloats(sums[r][v]), Ops::Mul(step, steps[v]), totals[r][v]);
       }
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int v = 0; v < kVectors; ++v) {
+      Ops::StoreFloats(totals[r][v], out + r * out_stride + v * Ops::kLanes);
     }
   }
 }
