@@ -131,10 +131,10 @@ class CpuBackend final : public HostBackend {
   absl::Status DoGatedLinear(Stream& stream, ConstMatrixView x, const PackedWeights& packed,
                              Activation activation, MatrixView both, MatrixView out) override {
     KVBLEND_ASSIGN_OR_RETURN(const auto* weights, CpuWeights::From(packed, context_.value_dtype));
-    if (TakesGatedPairs(context_, x, *weights)) {
+    if (TakesGatedPairs(context_, x.rows, *weights)) {
       return PairedGatedLinear(context_, x, *weights, activation, out);
     }
-    if (TakesGatedAsymmetricCodes(context_, x, *weights)) {
+    if (TakesGatedAsymmetricCodes(context_, x.rows, *weights)) {
       return AsymmetricGatedLinear(context_, x, *weights, activation, out);
     }
     return Backend::DoGatedLinear(stream, x, packed, activation, both, out);

@@ -115,12 +115,11 @@ absl::Status WideInt16Linear(CpuContext& context, ConstMatrixView x, const CpuWe
   return ManyRows(context, context.pairs->wide, x, *weights.quantized(), WideGroup(x.cols), accumulate, out);
 }
 
-bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+bool HasAsymmetricCodes(const CpuContext& context, const CpuWeights& weights) {
   const bool tolerates =
       weights.usage() == WeightUsage::kVeryTolerantLinear ||
       (weights.usage() == WeightUsage::kTolerantLinear && context.gemm_dtype != DataType::kBF16);
   return context.tolerant != nullptr && tolerates && weights.quantized() != nullptr &&
-         x.rows > weights.rows_as_alone() &&
          weights.quantized()->smallest_group() == AsymmetricGroup::kInputs &&
          weights.quantized()->largest_bits() <= AsymmetricGroup::kMostWeightBits;
 }
@@ -136,8 +135,9 @@ absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuW
                   out);
 }
 
-bool TakesGatedAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
-  return weights.rows() % (2 * kPackedBlock) == 0 && TakesAsymmetricCodes(context, x, weights);
+bool TakesGatedAsymmetricCodes(const CpuContext& context, int64_t num_rows, const CpuWeights& weights) {
+  return weights.rows() % (2 * kPackedBlock) == 0 &&
+         WayOfLinear(context, num_rows, weights) == LinearWay::kAsymmetric;
 }
 
 absl::Status AsymmetricGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,

@@ -56,16 +56,6 @@ absl::Status QuantizedMatVec(CpuContext& context, DataType dtype, ConstMatrixVie
   return absl::OkStatus();
 }
 
-int64_t MaxFewRows(const CpuWeights& weights) {
-  return weights.quantized() != nullptr ? simd::kMaxQuantizedRows : simd::kMaxMatVecRows;
-}
-
-// Whether products are of codes, of activations rounded to 8 or 16 bits.
-bool TakesCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
-  const bool rounds = context.codes != nullptr || context.pairs != nullptr;
-  return (rounds && weights.quantized() != nullptr) || TakesAsymmetricCodes(context, x, weights);
-}
-
 }  // namespace
 
 absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
@@ -75,34 +65,37 @@ absl::Status FewRowsLinear(CpuContext& context, ConstMatrixView x, const CpuWeig
   return QuantizedMatVec(context, dtype, x, weights, accumulate, out);
 }
 
-bool TakesTiles(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+LinearWay WayOfLinear(const CpuContext& context, int64_t num_rows, const CpuWeights& weights) {
+  const bool in_codes = weights.quantized() != nullptr, few = num_rows <= weights.rows_as_alone();
+  if (in_codes && context.codes != nullptr) return LinearWay::kInt8;
+  if (!few && HasAsymmetricCodes(context, weights)) return LinearWay::kAsymmetric;
+  if (in_codes && (context.pairs != nullptr || (few && context.few_pairs != nullptr)))
+    return LinearWay::kInt16;
+  if (few) return LinearWay::kFewRows;
   const Tiles& tiles = context.TilesFor(weights.dtype());
   const bool paired = tiles.linear_pair != nullptr && weights.cols() <= kMaxPairedInputs;
-  const bool faster = x.rows <= kMaxTiledRows || paired || !OneDnnReadsBlocks();
-  return faster && tiles.dtype == weights.dtype() && x.rows > MaxFewRows(weights) &&
-         !TakesCodes(context, x, weights);
+  const bool faster = num_rows <= kMaxTiledRows || paired || !OneDnnReadsBlocks();
+  return faster && tiles.dtype == weights.dtype() ? LinearWay::kTiles : LinearWay::kOneDnn;
 }
 
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out) {
   if (x.rows == 0) return absl::OkStatus();
-  if (context.codes != nullptr && weights.quantized() != nullptr) {
-    return Int8Linear(context, x, weights, accumulate, out);
+  switch (WayOfLinear(context, x.rows, weights)) {
+    case LinearWay::kFewRows:
+      return FewRowsLinear(context, x, weights, accumulate, out);
+    case LinearWay::kTiles:
+      return TiledLinear(context, context.TilesFor(weights.dtype()), x, weights, accumulate, out);
+    case LinearWay::kOneDnn:
+      return OneDnnLinear(context, x, weights, accumulate, out);
+    case LinearWay::kInt8:
+      return Int8Linear(context, x, weights, accumulate, out);
+    case LinearWay::kAsymmetric:
+      return AsymmetricLinear(context, x, weights, accumulate, out);
+    case LinearWay::kInt16:
+      return Int16Linear(context, x, weights, accumulate, out);
   }
-  if (TakesAsymmetricCodes(context, x, weights))
-    return AsymmetricLinear(context, x, weights, accumulate, out);
-  if (context.pairs != nullptr && weights.quantized() != nullptr) {
-    return Int16Linear(context, x, weights, accumulate, out);
-  }
-  if (x.rows <= MaxFewRows(weights)) {
-    const bool in_codes = context.few_pairs != nullptr && weights.quantized() != nullptr;
-    return in_codes ? Int16Linear(context, x, weights, accumulate, out)
-                    : FewRowsLinear(context, x, weights, accumulate, out);
-  }
-  if (TakesTiles(context, x, weights)) {
-    return TiledLinear(context, context.TilesFor(weights.dtype()), x, weights, accumulate, out);
-  }
-  return OneDnnLinear(context, x, weights, accumulate, out);
+  return absl::InternalError("Linear: no way");
 }
 
 }  // namespace kvblend::kernels

@@ -12,6 +12,11 @@
 
 namespace kvblend::kernels {
 
+/// How a product is multiplied; the functions below have one each.
+enum class LinearWay : uint8_t { kFewRows, kTiles, kOneDnn, kInt8, kAsymmetric, kInt16 };
+/// The way of a product with so many rows, which depends on nothing else.
+LinearWay WayOfLinear(const CpuContext& context, int64_t num_rows, const CpuWeights& weights);
+
 /// Backend::Linear with checked arguments. REQUIRES: a OneDnnThreadScope.
 absl::Status CpuLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                        MatrixView out);
@@ -32,10 +37,8 @@ absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVi
 /// first-level cache. REQUIRES: TakesGatedPairs.
 absl::Status PairedGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                                Activation activation, MatrixView out);
-/// Whether PairedGatedLinear is the fastest way, and gate and up have whole columns of weights.
-bool TakesGatedPairs(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
-/// Whether CpuLinear takes the tiles of `weights.dtype()` for so many rows.
-bool TakesTiles(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
+/// Whether gate and up are multiplied in pairs, and have whole columns of weights.
+bool TakesGatedPairs(const CpuContext& context, int64_t num_rows, const CpuWeights& weights);
 absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                           MatrixView out);
 /// Rows of x rounded to 8 bits in groups (code_products.h), any number of them; a row's result does not
@@ -43,14 +46,13 @@ absl::Status OneDnnLinear(CpuContext& context, ConstMatrixView x, const CpuWeigh
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                         MatrixView out);
 
-/// Whether AsymmetricLinear takes these: more rows than weights.rows_as_alone(), of weights that tolerate it
-/// and that there are such kernels for.
-bool TakesAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
-/// The same in asymmetric codes. REQUIRES: TakesAsymmetricCodes
+/// Whether weights tolerate asymmetric codes of 8 bits, and there are such kernels for them.
+bool HasAsymmetricCodes(const CpuContext& context, const CpuWeights& weights);
+/// The same in asymmetric codes. REQUIRES: HasAsymmetricCodes
 absl::Status AsymmetricLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
                               bool accumulate, MatrixView out);
-/// Whether AsymmetricLinear takes gate and up, and both have whole blocks of weights.
-bool TakesGatedAsymmetricCodes(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights);
+/// Whether gate and up are multiplied in asymmetric codes, and have whole blocks of weights.
+bool TakesGatedAsymmetricCodes(const CpuContext& context, int64_t num_rows, const CpuWeights& weights);
 /// Backend::GatedLinear with checked arguments in asymmetric codes, whose results are made while their two
 /// sums are in a cache; bit for bit those of AsymmetricLinear and GatedActivation.
 /// REQUIRES: TakesGatedAsymmetricCodes

@@ -109,9 +109,9 @@ absl::Status PairedLinear(CpuContext& context, const Tiles& tiles, ConstMatrixVi
   return absl::OkStatus();
 }
 
-bool TakesGatedPairs(const CpuContext& context, ConstMatrixView x, const CpuWeights& weights) {
+bool TakesGatedPairs(const CpuContext& context, int64_t num_rows, const CpuWeights& weights) {
   return weights.rows() % kPairOutputs == 0 && context.TilesFor(weights.dtype()).linear_pair != nullptr &&
-         TakesTiles(context, x, weights);
+         WayOfLinear(context, num_rows, weights) == LinearWay::kTiles;
 }
 
 absl::Status PairedGatedLinear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights,
