@@ -68,6 +68,7 @@ enum class WeightUsage : uint8_t {
   kLinearAndEmbedding
 };
 
+/// Whether rows are looked up in it.
 constexpr bool IsEmbedding(WeightUsage usage) {
   return usage == WeightUsage::kEmbedding || usage == WeightUsage::kLinearAndEmbedding;
 }

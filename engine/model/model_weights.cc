@@ -68,8 +68,8 @@ class Loader {
  private:
   absl::Status LoadAttentionExtras(int32_t layer, LayerWeights& weights);
   absl::Status LoadMlp(int32_t layer, LayerWeights& weights);
-  /// For matrices other than Q, K and V. Rounding in the first and the last layer changes answers most.
-  // The first layer and the last tolerate the least.
+  /// For matrices other than Q, K and V: in_others, but in the first and the last layer, whose rounding
+  /// changes answers most.
   WeightUsage UsageIn(int32_t layer, WeightUsage in_others) const {
     return layer == 0 || layer + 1 == config_.num_layers ? WeightUsage::kLinear : in_others;
   }

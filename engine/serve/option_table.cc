@@ -140,8 +140,8 @@ const std::vector<EngineOption>& EngineOptionTable() {
       {"gemm", kCompute, "TYPE",
        absl::StrCat(
            "Arithmetic of matrix products on the CPU: ", ListOf(kGemms),
-           "; auto: bf16 where the processor has it, else int16 where that is faster than f32, on AVX2 with "
-           "layers that lose little in 8 bits"),
+           "; auto: bf16 where the processor has fast instructions for it, else int16 where that is faster than "
+           "f32, and layers that lose little in 8 bits where that is faster"),
        TextOption{In<&EngineOptions::gemm>, CheckGemm}},
       {"map-weights", kCompute, "FOLDER",
        "For models larger than main memory: keep the weights in mapped files in this folder, so that experts that no token "

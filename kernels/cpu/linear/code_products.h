@@ -21,7 +21,7 @@
 // and are scaled an eighth as often. There a row's result is the same in any company too, but another than
 // with the file's codes; it is nearer to the exact one than in bf16 (docs/performance.md, "16 bits").
 //
-// Linear layers that tolerate it (WeightUsage::kTolerantLinear) multiply a prompt's rows in 8 bits where the
+// Linear layers that tolerate it (WeightUsage) multiply a prompt's rows in 8 bits where the
 // processor has kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that
 // the most that a group holds and the least both have a code. Steps are small multiples of one step of the
 // row, so that sums are added as integers, and what is small beside the row's largest is as coarse as in 16
