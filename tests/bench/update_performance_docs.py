@@ -29,6 +29,7 @@ KERNELS_FILTER = f"BM_Linear/({LINEAR_ROWS})/|BM_[^L]|BM_LinearFromMemory"
 SIZES = [
     (r"Linear/(\d+)/(\d+)/(\d+)", r"\1 x \2 -> \3"),
     (r"ExpertLinear/(\d+)", r"\1 x 2048 -> 1536, 8 of 128 experts each, in 4 bits"),
+    (r"TolerantLinearOfCodes/(\d+)/(\d+)/(\d+)", r"\1 x \2 -> \3, weights in 4 bits"),
     (r"LinearFromMemory/(\d+)", r"\1 x 576 -> 3072, 60 matrices one after the other"),
     (r"DecodeAttentionFromMemory/sequences:(\d+)/tokens:(\d+)/page:(\d+)/in_order:1",
      r"\1 x \2 tokens, 30 layers, pages of \3 in order"),
@@ -40,7 +41,9 @@ SIZES = [
     (r"AttentionMass/(\d+)", r"last \1 rows"),
     (r"SelectiveAttentionWithMass/(\d+)", r"last \1 rows"),
     (r"KvLoad/\d+", "6000 tokens, 30 layers, from {label}"),
-    (r"KvLoadCorrected/\d+", "6000 tokens, 30 layers, from {label}"),
+    (r"KvLoadCorrected/.*", "6000 tokens, 30 layers, from {label}"),
+    (r"KvLoadInt8Pages/\d+", "6000 tokens, 30 layers, from {label}"),
+    (r"SpreadDeviation/(\d+)", r"\1% of 6000 tokens, 30 layers, to the others"),
     (r"KvScatter/0", "6000 tokens, interleaved"),
     (r"KvScatter/1", "6000 tokens, split halves"),
     (r"EncodeKv/0", "6000 tokens of K to int8"),
@@ -88,10 +91,12 @@ def kernels(options):
             raise BenchError(f"kernels_bench: {row['name']}: {row.get('error_message')}")
         name = row["run_name"].removeprefix("BM_").removesuffix("/real_time")
         size = next((re.sub(pattern, text, name) for pattern, text in SIZES if re.fullmatch(pattern, name)), "")
-        counters = {key: float(row[key]) for key in ("GFLOP/s", "GB/s", *dict(SHARES)) if key in row}
+        counters = {key: float(row[key]) for key in ("GFLOP/s", "GB/s", *dict(SHARES)) if row.get(key)}
         # What bounds it: memory where bytes are counted, unless the arithmetic comes nearer to its own peak.
         by_bytes = "GB/s" in counters and counters.get("of_peak", 0) < max(counters.get("of_read", 0),
                                                                            counters.get("of_copy", 0))
+        if "GB/s" not in counters and "GFLOP/s" not in counters:
+            continue  # what a loop of the thread pool costs, which has no peak
         unit = "GB/s" if by_bytes or "GFLOP/s" not in counters else "GFLOP/s"
         shares = [f"{counters[key]:.0%} {text}" for key, text in SHARES if key in counters
                   and (key in ("of_read", "of_copy")) == (unit == "GB/s")]
