@@ -21,13 +21,13 @@
 // and are scaled an eighth as often. There a row's result is the same in any company too, but another than
 // with the file's codes; it is nearer to the exact one than in bf16 (docs/performance.md, "16 bits").
 //
-// Linear layers that tolerate it (WeightUsage) multiply a prompt's rows in 8 bits where the
-// processor has kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that
-// the most that a group holds and the least both have a code. Steps are small multiples of one step of the
-// row, so that sums are added as integers, and what is small beside the row's largest is as coarse as in 16
-// bits at most. With VNNI both are of all 32 inputs of a group. Jacob et al., "Quantization and Training of
-// Neural Networks for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2, have zero points;
-// weights' sums, which these are multiplied by, are made with the block.
+// Linear layers that tolerate it (WeightUsage) multiply a prompt's rows in 8 bits where the processor has
+// kernels for that: asymmetric codes, with a step and a zero point for every 16 inputs, so that the most that
+// a group holds and the least both have a code. Steps are small multiples of one step of the row, so that
+// sums are added as integers, and what is small beside the row's largest is as coarse as in 16 bits at most.
+// With VNNI both are of all 32 inputs of a group. Jacob et al., "Quantization and Training of Neural Networks
+// for Efficient Integer-Arithmetic-Only Inference", CVPR 2018, section 2, have zero points; weights' sums,
+// which these are multiplied by, are made with the block.
 #pragma once
 
 #include <cstdint>

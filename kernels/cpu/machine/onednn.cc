@@ -42,6 +42,15 @@ dnnl::stream& ThreadStream() {
 
 bool HasIsa(int isa) { return (static_cast<int>(dnnl::get_effective_cpu_isa()) & isa) == isa; }
 
+// Whether vectors multiply pairs of 16-bit codes faster than bf16.
+bool VectorsPreferCodes() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") && MultipliesAndAddsPairs();
+#else
+  return false;
+#endif
+}
+
 }  // namespace
 
 void UseOneOpenMpThread() { omp_set_num_threads(1); }
@@ -66,13 +75,6 @@ absl::Mutex& OneDnnCreationMutex() {
 
 bool OneDnnSupportsBF16() { return HasIsa(dnnl_cpu_isa_avx512_core); }
 bool OneDnnHasBF16Instructions() { return HasIsa(dnnl_cpu_isa_avx512_core_bf16); }
-bool VectorsPreferCodes() {
-#if defined(__x86_64__)
-  return __builtin_cpu_is("intel") && MultipliesAndAddsPairs();
-#else
-  return false;
-#endif
-}
 bool OneDnnHasAmx() { return HasIsa(dnnl_cpu_isa_avx512_core_amx); }
 bool OneDnnHasFastBF16() {
   if (OneDnnHasAmx()) return true;

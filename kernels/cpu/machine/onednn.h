@@ -46,13 +46,11 @@ absl::Mutex& OneDnnCreationMutex();
 bool OneDnnSupportsBF16();
 /// Whether the processor has instructions for them, and may use them.
 bool OneDnnHasBF16Instructions();
-/// Whether vectors multiply pairs of 16-bit codes faster than bf16: on Intel's processors a vdpbf16ps takes
-/// as long as four vpdpwssd. REQUIRES: ApplyInstructionSetLimit was called.
-bool VectorsPreferCodes();
 /// Whether the processor has AMX, and may use it.
 bool OneDnnHasAmx();
 /// Whether nothing multiplies faster than bf16 products do, but for codes of 8 bits: with AMX, and with
-/// AVX512-BF16 where VectorsPreferCodes is false. REQUIRES: as VectorsPreferCodes.
+/// AVX512-BF16 but on Intel's processors, where a vdpbf16ps takes as long as four vpdpwssd of 16-bit codes.
+/// REQUIRES: ApplyInstructionSetLimit was called.
 bool OneDnnHasFastBF16();
 /// "2.6.3, avx512_core_bf16"
 std::string OneDnnDescription();

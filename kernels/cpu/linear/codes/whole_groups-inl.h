@@ -11,6 +11,8 @@
 // exact to half a product of a unit by a unit, where a group's activations are rounded to half a unit times
 // 32 codes.
 
+// Of AVX-512's 32 registers sums of a group and totals take 24. Of 16 registers sums take 12, and totals lie
+// in memory.
 constexpr int kWholeRows = Ops::kPairRows, kWholeVectors = Ops::kVectors;
 // As in wide-inl.h, what a tile reads of the weights lies in one piece.
 constexpr int64_t kWholeWidth = kWholeVectors * Ops::kLanes;
