@@ -69,6 +69,7 @@ class Folder:
 ALL, PLACE, PLACE_AND_DEPTH = "all", "place", "place and depth"
 PAIRS_OF_OTHERS = 8
 DEPTHS = [256, 512, 1024, 2048, 4096]  # where they end
+SIDES = [400, 800, 1600]  # tokens before a chunk at which one map ends and another begins
 
 
 class Means:
@@ -139,6 +140,26 @@ class LowRank(Linear):
         root = vectors * np.sqrt(np.maximum(values, 0))
         _, _, directions = np.linalg.svd(root.T @ rest, full_matrices=False)
         self.map = scale + rest @ directions[:rank].T @ directions[:rank]
+
+
+class EachSide:
+    """A correction of its own for chunks with fewer than so many tokens before them, and one for the others."""
+
+    def __init__(self, pairs, tokens, fit):
+        self.tokens = tokens
+        self.corrections = [(side, fit(pairs.where(side(pairs)))) for side in (self.near, self.far)]
+
+    def near(self, pairs):
+        return pairs.begin < self.tokens
+
+    def far(self, pairs):
+        return pairs.begin >= self.tokens
+
+    def __call__(self, pairs):
+        corrected = np.zeros_like(pairs.d)
+        for side, correction in self.corrections:
+            corrected[side(pairs)] = correction(pairs.where(side(pairs)))
+        return corrected
 
 
 class ByTokensBefore:
@@ -264,6 +285,9 @@ def rows(fitted, judged, questions):
     kvblends = LowRank(fitted, rank)
     yield f"and {rank} directions (kvblend)", kvblends
     yield f"{rank} directions, offset of each place at each depth", LowRank(fitted, rank, of=PLACE_AND_DEPTH)
+    for tokens in SIDES:
+        yield (f"{rank} directions, a map for each side of {tokens} tokens before",
+               EachSide(fitted, tokens, lambda pairs: LowRank(pairs, rank)))
     yield "kvblend's, scale and offset by tokens before", ByTokensBefore(fitted, kvblends)
     yield "linear map, one offset for all places", Linear(fitted, own, of=ALL)
     yield "linear map, offset of each place", linear
