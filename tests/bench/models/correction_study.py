@@ -6,7 +6,8 @@
 
 Each row is fitted to the pairs of four questions of five and judged on those of the fifth, which share no prompt with
 them. What counts is the share of the squared deviation that stays, K's and V's channels each on their own and then
-averaged, pairs weighted as kvblend's own fit weighs them, mean over the layers; behind it that of each layer. Maps are
+averaged, pairs weighted as kvblend's own fit weighs them, mean over the layers; behind it that of each layer, and the mean
+over the layers for the questions of each file. Maps are
 ridge regressions about the means of the eight places in a chunk, as in engine/kv/correction_fit.h, or about those of each
 place at each depth, six ranges of how many tokens stand before the chunk; some have other inputs beside a token's stored
 K and V:
@@ -48,11 +49,12 @@ class Folder:
             self.about = json.load(file)
         self.channels = self.about["channels"]
         pairs, chunks = np.array(self.about["pairs"]), np.array(self.about["chunks"])
-        questions = np.array(self.about["prompts"])[:, 1]
+        files, questions = np.array(self.about["prompts"]).T
         self.chunk, self.place = pairs[:, 0], pairs[:, 1]
         self.begin = chunks[self.chunk, 1]
         self.depth = np.digitize(self.begin, DEPTHS)
         self.question = questions[chunks[self.chunk, 0]]
+        self.file = files[chunks[self.chunk, 0]]
 
     def read(self, name, *shape):
         return np.fromfile(self.path / name, dtype="<f4").reshape(-1, *shape)
@@ -286,6 +288,8 @@ def rows(fitted, judged, questions):
     yield f"and {rank} directions (kvblend)", kvblends
     yield f"{rank} directions, offset of each place at each depth", LowRank(fitted, rank, of=PLACE_AND_DEPTH)
     for tokens in SIDES:
+        if not fitted.begin.min() < tokens <= fitted.begin.max():
+            continue  # one side has no pairs
         yield (f"{rank} directions, a map for each side of {tokens} tokens before",
                EachSide(fitted, tokens, lambda pairs: LowRank(pairs, rank)))
     yield "kvblend's, scale and offset by tokens before", ByTokensBefore(fitted, kvblends)
@@ -307,18 +311,23 @@ def main():
     is_judged = folder.question % 5 == 4
     if is_judged.all() or not is_judged.any():
         parser.error("the pairs are of too few questions: one of five is kept back")
-    table, passes = {}, []
+    table, by_file, passes = {}, {}, []
+    files = np.unique(folder.file[is_judged])
     for layer in folder.about["layers"]:
         pairs = folder.layer(layer)
         for name, correction in rows(pairs.where(~is_judged), pairs.where(is_judged), folder.question[~is_judged]):
             table.setdefault(name, []).append(stays(pairs.where(is_judged), correction))
+            by_file.setdefault(name, []).append(
+                [stays(pairs.where(is_judged & (folder.file == file)), correction) for file in files])
             if isinstance(correction, HiddenLayer):
                 passes.append(correction.passes)
     print(f"{(~is_judged).sum()} pairs fitted, {is_judged.sum()} judged\n")
-    print("| | stays | " + " | ".join(f"layer {layer}" for layer in folder.about["layers"]) + " |")
-    print("|---|--:|" + "--:|" * len(folder.about["layers"]))
+    columns = [f"layer {layer}" for layer in folder.about["layers"]] + [f"file {file + 1}" for file in files]
+    print("| | stays | " + " | ".join(columns) + " |")
+    print("|---|--:|" + "--:|" * len(columns))
     for name, shares in table.items():
-        print(f"| {name} | {np.mean(shares):.1%} | " + " | ".join(f"{share:.1%}" for share in shares) + " |")
+        row = [np.mean(shares), *shares, *np.mean(by_file[name], axis=0)]
+        print(f"| {name} | " + " | ".join(f"{share:.1%}" for share in row) + " |")
     print(f"\nPasses of the hidden layers that were best: {', '.join(map(str, passes))}")
 
 
