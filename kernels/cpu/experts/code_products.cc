@@ -45,31 +45,27 @@ void MultiplyValues(const QuantizedColumn& column, const CodeInputs& inputs, con
   }
 }
 
-// The same with rows of x as codes, in which every token stands once.
+// The same with the chunk's rows as codes.
 template <class Code>
 void MultiplyCodes(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>& inputs,
                    const ExpertRows& rows, const RowChunk& chunk, int64_t first_output, MatrixView out) {
-  CodedRows<Code> each[kMaxColumnRows];
   float* targets[kMaxColumnRows] = {};
   for (int32_t r = 0; r < chunk.count; ++r) {
-    const int32_t row = rows.rows[chunk.first + r];
-    each[r] = inputs.Row(rows.InputOf(row));
-    targets[r] = static_cast<float*>(out.Rows(row, 1).data) + first_output;
+    targets[r] = static_cast<float*>(out.Rows(rows.rows[chunk.first + r], 1).data) + first_output;
   }
-  MultiplyColumn(product, column, each, chunk.count, /*accumulate=*/false,
+  MultiplyColumn(product, column, inputs, chunk.count, /*accumulate=*/false,
                  std::min(kColumnOutputs, out.cols - first_output), targets);
 }
 
-// Calls multiply(chunk, column, its first output) for all columns of all chunks, in one loop, so that a
-// token's few experts keep all threads busy to the end.
+// Calls multiply(index of a chunk, column, its first output) for all columns of all chunks, in one loop, so
+// that a token's few experts keep all threads busy to the end.
 void ForColumns(CpuContext& context, const CpuExperts& experts, absl::Span<const RowChunk> chunks,
-                int64_t outputs,
-                absl::FunctionRef<void(const RowChunk&, const QuantizedColumn&, int64_t)> multiply) {
+                int64_t outputs, absl::FunctionRef<void(int64_t, const QuantizedColumn&, int64_t)> multiply) {
   const int64_t columns = (outputs + kColumnOutputs - 1) / kColumnOutputs;
   context.pool.ForStreams(static_cast<int64_t>(chunks.size()) * columns, [&](int64_t i) {
-    const RowChunk& chunk = chunks[i / columns];
-    const int64_t column = i % columns;
-    multiply(chunk, experts.expert(chunk.expert).quantized()->column(column), column * kColumnOutputs);
+    const int64_t chunk = i / columns, column = i % columns;
+    multiply(chunk, experts.expert(chunks[chunk].expert).quantized()->column(column),
+             column * kColumnOutputs);
   });
 }
 
@@ -83,11 +79,23 @@ absl::Status CodedProducts(CpuContext& context, const ColumnKernels<Code>& kerne
     const QuantizedMatrix* matrix = experts.expert(e).quantized();
     if (matrix != nullptr) group = std::min(group, matrix->smallest_group());
   }
+  // A token stands once for each of its experts, in the tiles of that expert's chunks.
+  ListMemory memory(context.scratch);
+  std::pmr::vector<TiledRow> places(memory.resource());
+  std::pmr::vector<int64_t> begins(memory.resource());
+  places.reserve(static_cast<size_t>(out.rows) + chunks.size());
+  begins.reserve(chunks.size());
+  for (const RowChunk& chunk : chunks) {
+    begins.push_back(static_cast<int64_t>(places.size()));
+    AppendTiledRows(chunk.count, kernels.tile_rows, places,
+                    [&](int64_t i) { return rows.InputOf(rows.rows[chunk.first + i]); });
+  }
   KVBLEND_ASSIGN_OR_RETURN(const QuantizedRows<Code> inputs,
-                           QuantizeRows<Code>(context, x, group, /*tile_rows=*/1, kernels.quantize));
+                           QuantizeTiledRows<Code>(context, x, group, places, kernels.quantize));
   ForColumns(context, experts, chunks, out.cols,
-             [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
-               MultiplyCodes(kernels.multiply, column, inputs.rows, rows, chunk, first_output, out);
+             [&](int64_t chunk, const QuantizedColumn& column, int64_t first_output) {
+               MultiplyCodes(kernels.multiply, column, inputs.rows.Tile(begins[chunk], kernels.tile_rows),
+                             rows, chunks[chunk], first_output, out);
              });
   return absl::OkStatus();
 }
@@ -135,8 +143,8 @@ absl::Status ExpertCodeProducts(CpuContext& context, ConstMatrixView x, const Cp
     }
   });
   ForColumns(context, experts, chunks, out.cols,
-             [&](const RowChunk& chunk, const QuantizedColumn& column, int64_t first_output) {
-               MultiplyValues(column, inputs, rows, chunk, first_output, out);
+             [&](int64_t chunk, const QuantizedColumn& column, int64_t first_output) {
+               MultiplyValues(column, inputs, rows, chunks[chunk], first_output, out);
              });
   return absl::OkStatus();
 }

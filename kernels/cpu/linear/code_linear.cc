@@ -3,6 +3,7 @@
 // lie in memory once. A row's result is the same bit for bit either way, except with wide groups.
 #include <algorithm>
 
+#include "absl/container/inlined_vector.h"
 #include "kernels/cpu/linear/block_linear.h"
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
@@ -16,20 +17,48 @@ namespace {
 template <class Code>
 absl::Status FewRows(CpuContext& context, const ColumnKernels<Code>& kernels, ConstMatrixView x,
                      const QuantizedMatrix& matrix, bool accumulate, MatrixView out) {
+  absl::InlinedVector<TiledRow, kMaxColumnRows> places;
+  AppendTiledRows(x.rows, kernels.tile_rows, places, [](int64_t r) { return r; });
   const auto quantized =
-      QuantizeRows<Code>(context, x, matrix.smallest_group(), /*tile_rows=*/1, kernels.quantize);
+      QuantizeTiledRows<Code>(context, x, matrix.smallest_group(), places, kernels.quantize);
   if (!quantized.ok()) return quantized.status();
-  CodedRows<Code> each[kMaxColumnRows];
-  for (int64_t r = 0; r < out.rows; ++r) each[r] = quantized->rows.Row(r);
   context.pool.ForStreams(matrix.num_columns(), [&](int64_t c) {
     float* targets[kMaxColumnRows];
     for (int64_t r = 0; r < out.rows; ++r) {
       targets[r] = static_cast<float*>(out.data) + r * out.row_stride + c * kColumnOutputs;
     }
-    MultiplyColumn(kernels.multiply, matrix.column(c), each, out.rows, accumulate,
+    MultiplyColumn(kernels.multiply, matrix.column(c), quantized->rows, out.rows, accumulate,
                    std::min(kColumnOutputs, out.cols - c * kColumnOutputs), targets);
   });
   return absl::OkStatus();
+}
+
+// `count` rows for inputs of x, of which nothing is written yet.
+template <class Code>
+absl::StatusOr<QuantizedRows<Code>> RowsFor(CpuContext& context, int64_t count, int64_t cols, int64_t group,
+                                            int64_t tile_rows) {
+  QuantizedRows<Code> result;
+  result.rows.cols = RoundUp(cols, std::max(group, kChunkInputs));
+  result.rows.group = group;
+  result.rows.tile_rows = tile_rows;
+  const int64_t row_codes = result.rows.cols / CodedRows<Code>::kInputs,
+                codes_bytes = count * row_codes * static_cast<int64_t>(sizeof(Code)),
+                scales = count * result.rows.groups();
+  const int64_t bytes = codes_bytes + 2 * scales * static_cast<int64_t>(sizeof(float));
+  result.lease = context.scratch.Borrow(bytes);
+  if (!result.lease) return NoMemoryForLinear("its input as codes");
+  result.rows.codes = reinterpret_cast<Code*>(result.lease.data());
+  result.rows.steps = reinterpret_cast<float*>(result.lease.data() + codes_bytes);
+  result.rows.sums = result.rows.steps + scales;
+  return result;
+}
+
+template <class Code>
+void ZeroRow(const CodedRows<Code>& row) {
+  for (int64_t g = 0; g < row.groups(); ++g) {
+    std::fill_n(row.codes + g * row.group_stride(), row.group_codes(), Code{});
+    row.steps[g * row.tile_rows] = row.sums[g * row.tile_rows] = 0.0f;
+  }
 }
 
 }  // namespace
@@ -38,29 +67,35 @@ template <class Code>
 absl::StatusOr<QuantizedRows<Code>> QuantizeRows(CpuContext& context, ConstMatrixView x, int64_t group,
                                                  int64_t tile_rows, RowQuantizer<Code> quantize) {
   const int64_t padded = RoundUp(x.rows, tile_rows);
-  QuantizedRows<Code> result;
-  result.rows.cols = RoundUp(x.cols, std::max(group, kChunkInputs));
-  result.rows.group = group;
-  result.rows.tile_rows = tile_rows;
-  const int64_t row_codes = result.rows.cols / CodedRows<Code>::kInputs,
-                codes_bytes = padded * row_codes * static_cast<int64_t>(sizeof(Code)),
-                scales = padded * result.rows.groups();
-  const int64_t bytes = codes_bytes + 2 * scales * static_cast<int64_t>(sizeof(float));
-  result.lease = context.scratch.Borrow(bytes);
-  if (!result.lease) return NoMemoryForLinear("its input as codes");
-  result.rows.codes = reinterpret_cast<Code*>(result.lease.data());
-  result.rows.steps = reinterpret_cast<float*>(result.lease.data() + codes_bytes);
-  result.rows.sums = result.rows.steps + scales;
+  auto result = RowsFor<Code>(context, padded, x.cols, group, tile_rows);
+  if (!result.ok()) return result;
   ForRows(context.pool, padded, 4 * x.cols, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      const CodedRows<Code> row = result.rows.Row(r);
+      const CodedRows<Code> row = result->rows.Row(r);
       if (r < x.rows) {
         quantize(x.Rows(r, 1).data, x.dtype, x.cols, row);
       } else {
-        for (int64_t g = 0; g < row.groups(); ++g) {
-          std::fill_n(row.codes + g * row.group_stride(), row.group_codes(), Code{});
-          row.steps[g * tile_rows] = row.sums[g * tile_rows] = 0.0f;
-        }
+        ZeroRow(row);
+      }
+    }
+  });
+  return result;
+}
+
+template <class Code>
+absl::StatusOr<QuantizedRows<Code>> QuantizeTiledRows(CpuContext& context, ConstMatrixView x, int64_t group,
+                                                      absl::Span<const TiledRow> places,
+                                                      RowQuantizer<Code> quantize) {
+  const auto count = static_cast<int64_t>(places.size());
+  auto result = RowsFor<Code>(context, count, x.cols, group, /*tile_rows=*/1);
+  if (!result.ok()) return result;
+  ForRows(context.pool, count, 4 * x.cols, [&](int64_t begin, int64_t end) {
+    for (const TiledRow& place : places.subspan(begin, end - begin)) {
+      const CodedRows<Code> row = result->rows.Tile(place.before, place.tile_rows).Row(place.index);
+      if (place.source >= 0) {
+        quantize(x.Rows(place.source, 1).data, x.dtype, x.cols, row);
+      } else {
+        ZeroRow(row);
       }
     }
   });
@@ -71,8 +106,6 @@ template absl::StatusOr<QuantizedRows<int8_t>> QuantizeRows(CpuContext&, ConstMa
                                                             RowQuantizer<int8_t>);
 template absl::StatusOr<QuantizedRows<int16_t>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
                                                              RowQuantizer<int16_t>);
-template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
-                                                               RowQuantizer<CodeTerms>);
 template absl::StatusOr<QuantizedRows<WideCode>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t, int64_t,
                                                               RowQuantizer<WideCode>);
 template absl::StatusOr<QuantizedRows<AsymmetricGroup>> QuantizeRows(CpuContext&, ConstMatrixView, int64_t,
@@ -81,8 +114,18 @@ template absl::StatusOr<QuantizedRows<AsymmetricWholeGroup>> QuantizeRows(CpuCon
                                                                           int64_t, int64_t,
                                                                           RowQuantizer<AsymmetricWholeGroup>);
 
+template absl::StatusOr<QuantizedRows<int8_t>> QuantizeTiledRows(CpuContext&, ConstMatrixView, int64_t,
+                                                                 absl::Span<const TiledRow>,
+                                                                 RowQuantizer<int8_t>);
+template absl::StatusOr<QuantizedRows<int16_t>> QuantizeTiledRows(CpuContext&, ConstMatrixView, int64_t,
+                                                                  absl::Span<const TiledRow>,
+                                                                  RowQuantizer<int16_t>);
+template absl::StatusOr<QuantizedRows<CodeTerms>> QuantizeTiledRows(CpuContext&, ConstMatrixView, int64_t,
+                                                                    absl::Span<const TiledRow>,
+                                                                    RowQuantizer<CodeTerms>);
+
 template <class Code>
-void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>* rows,
+void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, const CodedRows<Code>& rows,
                     int64_t num_rows, bool accumulate, int64_t outputs, float* const* out) {
   if (outputs == kColumnOutputs) return product(column, rows, num_rows, accumulate, out);
   float results[kMaxColumnRows][kColumnOutputs] = {};
@@ -95,11 +138,11 @@ void MultiplyColumn(ColumnProduct<Code> product, const QuantizedColumn& column, 
   for (int64_t r = 0; r < num_rows; ++r) std::copy_n(results[r], outputs, out[r]);
 }
 
-template void MultiplyColumn(ColumnProduct<int8_t>, const QuantizedColumn&, const RowCodes*, int64_t, bool,
+template void MultiplyColumn(ColumnProduct<int8_t>, const QuantizedColumn&, const RowCodes&, int64_t, bool,
                              int64_t, float* const*);
-template void MultiplyColumn(ColumnProduct<int16_t>, const QuantizedColumn&, const RowPairs*, int64_t, bool,
+template void MultiplyColumn(ColumnProduct<int16_t>, const QuantizedColumn&, const RowPairs&, int64_t, bool,
                              int64_t, float* const*);
-template void MultiplyColumn(ColumnProduct<CodeTerms>, const QuantizedColumn&, const RowTerms*, int64_t, bool,
+template void MultiplyColumn(ColumnProduct<CodeTerms>, const QuantizedColumn&, const RowTerms&, int64_t, bool,
                              int64_t, float* const*);
 
 absl::Status Int8Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,

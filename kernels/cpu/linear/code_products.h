@@ -138,6 +138,11 @@ struct CodedRows {
     const int64_t scale = index / tile_rows * groups() * tile_rows + index % tile_rows;
     return {codes + scale * group_codes(), steps + scale, sums + scale, cols, group, tile_rows};
   }
+  /// A tile of `rows` rows among tiles of other sizes, with `before` rows in those before it.
+  CodedRows Tile(int64_t before, int64_t rows) const {
+    const int64_t scale = before * groups();
+    return {codes + scale * group_codes(), steps + scale, sums + scale, cols, group, rows};
+  }
 };
 using RowCodes = CodedRows<int8_t>;
 using RowPairs = CodedRows<int16_t>;
@@ -188,18 +193,52 @@ struct BlockKernels {
                    int64_t num_groups, bool accumulate, float* out, int64_t out_stride) = nullptr;
 };
 
-/// Rows that a ColumnProduct takes at most.
+/// Rows that a ColumnProduct takes at most, padding included.
 inline constexpr int64_t kMaxColumnRows = 8;
 
+/// A few rows lie in tiles of 1, 2, 4 and 8 rows, at most `most`, the largest first. Returns the size of the
+/// first one of num_rows rows: all are full, but that one row may lack in the last one of 4 or 8.
+constexpr int64_t FirstTileRows(int64_t num_rows, int64_t most) {
+  int64_t tile_rows = 1;
+  while (tile_rows < most && 2 * tile_rows <= num_rows + (tile_rows > 1 ? 1 : 0)) tile_rows *= 2;
+  return tile_rows;
+}
+
+/// A place in the tiles that lie one behind the other, and which row of activations it is for.
+struct TiledRow {
+  int32_t source = -1;  // -1: none, its tile lacks this row
+  int32_t before = 0;   // rows in the tiles before its own
+  int32_t tile_rows = 1;
+  int32_t index = 0;  // in its tile
+};
+
+/// Appends the places of `count` rows in tiles of at most `tile_rows` (FirstTileRows) to `places`, which are
+/// whole tiles; row i of them is source_of(i).
+template <class Places, class SourceOf>
+void AppendTiledRows(int64_t count, int64_t tile_rows, Places& places, SourceOf source_of) {
+  for (int64_t first = 0; first < count;) {
+    const int64_t rows = FirstTileRows(count - first, tile_rows);
+    const auto before = static_cast<int32_t>(places.size());
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t source = first + i < count ? source_of(first + i) : -1;
+      places.push_back(
+          {static_cast<int32_t>(source), before, static_cast<int32_t>(rows), static_cast<int32_t>(i)});
+    }
+    first += rows;
+  }
+}
+
 /// A few rows straight from a column, over all groups, for its sixteen outputs: out[r][j], r < num_rows <=
-/// kMaxColumnRows. rows: [num_rows], of which each describes one row, all with the same group
+/// kMaxColumnRows. rows: in tiles (FirstTileRows) of at most ColumnKernels::tile_rows, of which each is a
+/// `rows.Tile`
 template <class Code>
-using ColumnProduct = void (*)(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
+using ColumnProduct = void (*)(const QuantizedColumn& column, const CodedRows<Code>& rows, int64_t num_rows,
                                bool accumulate, float* const* out);
 
 /// Products of a few rows in one kind of codes.
 template <class Code>
 struct ColumnKernels {
+  int64_t tile_rows = 0;  // of the largest tile: 2, 4 or 8
   RowQuantizer<Code> quantize = nullptr;
   ColumnProduct<Code> multiply = nullptr;
 };

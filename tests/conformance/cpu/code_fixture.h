@@ -6,6 +6,7 @@
 #include <cstring>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -129,22 +130,50 @@ struct RowTile {
   const CodedRows<Code> rows;
 };
 
+/// The first `count` of rows that lie one behind the other, in the tiles that products of a few rows take.
+/// What a tile lacks is NaN, so that it shows where it is read.
+template <class Code>
+struct FewRowTiles {
+  FewRowTiles(const CodedRows<Code>& source, int64_t count, int64_t tile_rows) {
+    std::vector<TiledRow> places;
+    AppendTiledRows(count, tile_rows, places, [](int64_t i) { return i; });
+    codes.resize(places.size() * source.cols / CodedRows<Code>::kInputs);
+    steps.assign(places.size() * source.groups(), std::numeric_limits<float>::quiet_NaN());
+    sums = steps;
+    rows = {codes.data(), steps.data(), sums.data(), source.cols, source.group};
+    for (const TiledRow& place : places) {
+      if (place.source < 0) continue;
+      const CodedRows<Code> from = source.Row(place.source),
+                            to = rows.Tile(place.before, place.tile_rows).Row(place.index);
+      for (int64_t g = 0; g < source.groups(); ++g) {
+        std::copy_n(from.codes + g * from.group_stride(), from.group_codes(),
+                    to.codes + g * to.group_stride());
+        to.steps[g * to.tile_rows] = from.steps[g];
+        to.sums[g * to.tile_rows] = from.sums[g];
+      }
+    }
+  }
+  FewRowTiles(const FewRowTiles&) = delete;
+  FewRowTiles& operator=(const FewRowTiles&) = delete;
+
+  std::vector<Code> codes;
+  std::vector<float> steps, sums;
+  CodedRows<Code> rows;
+};
+
 /// One to num_rows rows straight from the columns give bit for bit what `many`, [rows, kPackedBlock], says of
 /// them, as far as it goes.
-template <typename Row, typename FewRows>
-void ExpectFewRowsAsMany(const QuantizedMatrix& matrix, const Row& rows, int64_t num_rows, FewRows few_rows,
-                         const std::vector<float>& many) {
+template <class Code>
+void ExpectFewRowsAsMany(const QuantizedMatrix& matrix, const CodedRows<Code>& rows, int64_t num_rows,
+                         const ColumnKernels<Code>& few_rows, const std::vector<float>& many) {
   const auto num_many = static_cast<int64_t>(many.size()) / kPackedBlock;
   for (int64_t count = 1; count <= num_rows; ++count) {
+    const FewRowTiles tiles(rows, count, few_rows.tile_rows);
     for (int64_t c = 0; c < matrix.num_columns(); ++c) {
       std::vector<float> few(count * kColumnOutputs);
-      std::vector<Row> each;
       std::vector<float*> targets;
-      for (int64_t r = 0; r < count; ++r) {
-        each.push_back(rows.Row(r));
-        targets.push_back(few.data() + r * kColumnOutputs);
-      }
-      few_rows(matrix.column(c), each.data(), count, /*accumulate=*/false, targets.data());
+      for (int64_t r = 0; r < count; ++r) targets.push_back(few.data() + r * kColumnOutputs);
+      few_rows.multiply(matrix.column(c), tiles.rows, count, /*accumulate=*/false, targets.data());
       for (int64_t r = 0; r < std::min(count, num_many); ++r) {
         ASSERT_EQ(std::memcmp(targets[r], many.data() + r * kPackedBlock + c * kColumnOutputs,
                               kColumnOutputs * sizeof(float)),

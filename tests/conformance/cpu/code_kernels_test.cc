@@ -80,15 +80,14 @@ TEST_F(CodeKernelsTest, TheLargestCodesAreSummedExactly) {
           return static_cast<float>(sum);
         };
         // Sums stay below 2^24, so that floats hold them.
-        std::vector<RowCodes> each;
+        const FewRowTiles tiles(rows.view(), kNumRows, kernels->few_rows.tile_rows);
         std::vector<float> out(kNumRows * kPackedBlock);
-        for (int64_t r = 0; r < kNumRows; ++r) each.push_back(rows.view().Row(r));
         for (int64_t c = 0; c < matrix->num_columns(); ++c) {
           std::vector<float*> targets;
           for (int64_t r = 0; r < kNumRows; ++r) {
             targets.push_back(out.data() + r * kPackedBlock + c * kColumnOutputs);
           }
-          kernels->few_rows.multiply(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
+          kernels->few_rows.multiply(matrix->column(c), tiles.rows, kNumRows, /*accumulate=*/false,
                                      targets.data());
         }
         for (int64_t r = 0; r < kNumRows; ++r) {
@@ -197,7 +196,7 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
             ASSERT_NEAR(many[r * kPackedBlock + o], sum, 16 * 0x1p-24 * magnitude) << r << ", " << o;
           }
         }
-        ExpectFewRowsAsMany(*matrix, rows.view(), kNumRows, kernels->few_rows.multiply, many);
+        ExpectFewRowsAsMany(*matrix, rows.view(), kNumRows, kernels->few_rows, many);
       }
     }
   }
@@ -214,8 +213,8 @@ TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
   for (const CodeKernels* kernels : kernels_) {
     float out[3][kColumnOutputs];
     float* const targets[] = {out[0], out[1], out[2]};
-    const RowCodes each[] = {rows.view().Row(0), rows.view().Row(1), rows.view().Row(2)};
-    kernels->few_rows.multiply(matrix->column(0), each, 3, /*accumulate=*/false, targets);
+    const FewRowTiles tiles(rows.view(), 3, kernels->few_rows.tile_rows);
+    kernels->few_rows.multiply(matrix->column(0), tiles.rows, 3, /*accumulate=*/false, targets);
     for (int64_t o = 0; o < kColumnOutputs; ++o) {
       EXPECT_TRUE(std::isnan(out[1][o])) << std::string(kernels->name);
       EXPECT_TRUE(std::isfinite(out[0][o]) && out[0][o] == out[2][o]) << std::string(kernels->name);

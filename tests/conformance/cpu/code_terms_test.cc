@@ -62,15 +62,12 @@ TEST_F(CodeTermsTest, TheLargestTermsAreNotCutOff) {
             }
           }
           const RowTerms rows{words.data(), steps.data(), sums.data(), kCols, format.group};
-          std::vector<RowTerms> each;
+          const FewRowTiles tiles(rows, kNumRows, kernels->few_term_rows.tile_rows);
           std::vector<float> out(kNumRows * kColumnOutputs, 1.0f);
           std::vector<float*> targets;
-          for (int64_t r = 0; r < kNumRows; ++r) {
-            each.push_back(rows.Row(r));
-            targets.push_back(out.data() + r * kColumnOutputs);
-          }
+          for (int64_t r = 0; r < kNumRows; ++r) targets.push_back(out.data() + r * kColumnOutputs);
           for (int64_t c = 0; c < matrix->num_columns(); ++c) {
-            kernels->few_term_rows.multiply(matrix->column(c), each.data(), kNumRows, /*accumulate=*/false,
+            kernels->few_term_rows.multiply(matrix->column(c), tiles.rows, kNumRows, /*accumulate=*/false,
                                             targets.data());
             for (int64_t r = 0; r < kNumRows; ++r) {
               for (int64_t o = 0; o < kColumnOutputs; ++o) {
@@ -128,9 +125,9 @@ TEST_F(CodeTermsTest, FewRowsAreBitForBitAsPairsOfMany) {
           kernels->pairs.multiply(tile.rows, block.codes, 0, cols / group, /*accumulate=*/false,
                                   many.data() + first * kPackedBlock, kPackedBlock);
         }
-        ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows.multiply, many);
+        ExpectFewRowsAsMany(*matrix, rows, kNumRows, kernels->few_term_rows, many);
         if (kernels->few_pair_rows.multiply != nullptr) {
-          ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows.multiply, many);
+          ExpectFewRowsAsMany(*matrix, pairs, kNumRows, kernels->few_pair_rows, many);
         }
       }
     }

@@ -21,7 +21,7 @@ struct Ops {
   static constexpr int kRows = 6, kVectors = 2;
   // With pairs, sums of codes alone take 24.
   static constexpr int kPairRows = 6, kPairVectors = 4;
-  static constexpr int kFewRows = 4;
+  static constexpr int kFewRows = 8;
 
   static HWY_INLINE Ints Load(const uint32_t* p) { return _mm512_loadu_si512(p); }
   static HWY_INLINE void Store(Ints v, uint32_t* p) { _mm512_storeu_si512(p, v); }

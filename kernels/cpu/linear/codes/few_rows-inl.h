@@ -3,8 +3,8 @@
 // Vectors of a column's outputs.
 constexpr int kColumnVectors = static_cast<int>(kColumnOutputs / Ops::kLanes);
 
-// How rows of a kind of codes are multiplied: in how many terms, how many rows at a time so that most sums
-// and totals stay in registers, and how a group's sums become a float.
+// How rows of a kind of codes are multiplied: in how many terms, how many rows at a time so that sums and
+// totals stay in registers, and how a group's sums become a float.
 template <class Code>
 struct FewRowsOfCodes;
 
@@ -32,18 +32,22 @@ struct FewRowsOfCodes<CodeTerms> {
 
 template <>
 struct FewRowsOfCodes<int16_t> {
-  static constexpr int kTerms = 1, kRows = 2 * Ops::kFewRows;
+  static constexpr int kTerms = 1, kRows = std::min(2 * Ops::kFewRows, int{kMaxColumnRows});
   template <int kBits>
   static HWY_INLINE Ops::Floats Product(const Ops::Ints (&sums)[kTerms]) {
     return Ops::ToFloats(sums[0]);
   }
 };
 
-// Adds the products of eight inputs, which lie `offset` bytes behind each row's first code.
-template <int kBits, int kRows, class Code>
-HWY_INLINE void AddQuad(const Ops::Ints (&first)[kColumnVectors], const Ops::Ints (&second)[kColumnVectors],
-                        const CodedRows<Code>* rows, int64_t offset,
+// Adds the products of eight inputs. planes: of the chunk; codes: of the first row, `stride` bytes behind
+// them lie the next one's
+template <int kUpperBits, int kRows, class Code>
+HWY_INLINE void AddQuad(const uint32_t* planes, int quad, const std::byte* codes, int64_t stride,
                         Ops::Ints (&sums)[kRows][kColumnVectors][FewRowsOfCodes<Code>::kTerms]) {
+  Ops::Ints first[kColumnVectors], second[kColumnVectors];
+  for (int v = 0; v < kColumnVectors; ++v) {
+    UnpackQuad<kUpperBits>(planes + v * Ops::kLanes, quad, first[v], second[v]);
+  }
   if constexpr (std::is_same_v<Code, int16_t>) {
     for (int pair = 0; pair < 4; ++pair) {
       Ops::Ints columns[kColumnVectors];
@@ -52,8 +56,8 @@ HWY_INLINE void AddQuad(const Ops::Ints (&first)[kColumnVectors], const Ops::Int
         columns[v] = pair < 2 ? EvenBytes(bytes) : OddBytes(bytes);
       }
       for (int r = 0; r < kRows; ++r) {
-        const auto* codes = reinterpret_cast<const std::byte*>(rows[r].codes) + offset;
-        const Ops::Ints word = Ops::Set(WordOfCodes(codes + pair * static_cast<int64_t>(sizeof(uint32_t))));
+        const Ops::Ints word =
+            Ops::Set(WordOfCodes(codes + r * stride + pair * static_cast<int64_t>(sizeof(uint32_t))));
         for (int v = 0; v < kColumnVectors; ++v) {
           sums[r][v][0] = Ops::AddPairs(sums[r][v][0], columns[v], word);
         }
@@ -62,12 +66,13 @@ HWY_INLINE void AddQuad(const Ops::Ints (&first)[kColumnVectors], const Ops::Int
   } else {
     constexpr int kTerms = FewRowsOfCodes<Code>::kTerms;
     for (int r = 0; r < kRows; ++r) {
-      const auto* codes = reinterpret_cast<const std::byte*>(rows[r].codes) + offset;
       for (int t = 0; t < kTerms; ++t) {
-        const auto word = Ops::Set(WordOfCodes(codes + t * kCodesPerWord)),
-                   next = Ops::Set(WordOfCodes(codes + (kTerms + t) * kCodesPerWord));
+        const auto word = Ops::Set(WordOfCodes(codes + r * stride + t * kCodesPerWord)),
+                   next = Ops::Set(WordOfCodes(codes + r * stride + (kTerms + t) * kCodesPerWord));
         for (int v = 0; v < kColumnVectors; ++v) {
-          Ops::template AddTwo<kBits>(first[v], second[v], word, next, sums[r][v][t]);
+          Ops::template AddTwo<4 + kUpperBits>(first[v], second[v], word, next, sums[r][v][t]);
+          // Of more rows g++ would keep two copies of every sum, for which there are no registers.
+          if constexpr (kRows > 2) Ops::Settle(sums[r][v][t]);
         }
       }
     }
@@ -75,10 +80,11 @@ HWY_INLINE void AddQuad(const Ops::Ints (&first)[kColumnVectors], const Ops::Int
 }
 
 // The products of one group. A word of a row is read once for all outputs, and a word of weights for all
-// rows. planes: of the chunk; the group's begin with quad `first_quad`
+// rows. planes: of the chunk; the group's begin with quad `first_quad`. codes, steps, row_sums: of the tile's
+// group
 template <int kUpperBits, int kWords, int kRows, class Code>
 HWY_INLINE void AddGroupOfRows(const QuantizedColumn& column, const uint32_t* planes, int first_quad,
-                               const CodedRows<Code>* rows, int64_t group, int64_t scale,
+                               const Code* codes, const float* steps, const float* row_sums, int64_t scale,
                                Ops::Floats zero_point, Ops::Floats (&totals)[kRows][kColumnVectors]) {
   using Few = FewRowsOfCodes<Code>;
   constexpr int kBits = 4 + kUpperBits;
@@ -89,26 +95,27 @@ HWY_INLINE void AddGroupOfRows(const QuantizedColumn& column, const uint32_t* pl
       for (Ops::Ints& sum : vector) sum = Ops::ZeroInts();
     }
   }
+#pragma GCC unroll 4
   for (int quad = 0; quad < kWords / 2; ++quad) {
-    Ops::Ints first[kColumnVectors], second[kColumnVectors];
-    for (int v = 0; v < kColumnVectors; ++v) {
-      UnpackQuad<kUpperBits>(planes + v * Ops::kLanes, first_quad + quad, first[v], second[v]);
-    }
-    AddQuad<kBits, kRows, Code>(first, second, rows, (group * (kWords / 2) + quad) * kQuadBytes, sums);
+    AddQuad<kUpperBits, kRows, Code>(planes, first_quad + quad,
+                                     reinterpret_cast<const std::byte*>(codes) + quad * kQuadBytes,
+                                     /*stride=*/kWords / 2 * kQuadBytes, sums);
   }
   for (int v = 0; v < kColumnVectors; ++v) {
     const GroupScales scales = ScalesOf(column, scale, v * Ops::kLanes, zero_point);
     for (int r = 0; r < kRows; ++r) {
-      totals[r][v] = AddGroup(Few::template Product<kBits>(sums[r][v]), scales, rows[r].steps[group],
-                              rows[r].sums[group], totals[r][v]);
+      totals[r][v] =
+          AddGroup(Few::template Product<kBits>(sums[r][v]), scales, steps[r], row_sums[r], totals[r][v]);
     }
   }
 }
 
+// rows: a tile
 template <int kUpperBits, int kWords, int kRows, class Code>
-void FewRowsOf(const QuantizedColumn& column, const CodedRows<Code>* rows, bool accumulate,
+void FewRowsOf(const QuantizedColumn& column, const CodedRows<Code>& rows, bool accumulate,
                float* const* out) {
   constexpr int kGroupsPerChunk = 8 / kWords, kQuadsPerGroup = kWords / 2;
+  constexpr int64_t kGroupCodes = kRows * kWords * kCodesPerWord / CodedRows<Code>::kInputs;
   const int64_t bytes_per_chunk = column.bytes() / column.chunks, plane_bytes = column.plane_bytes();
   const int64_t chunk_scales = kChunkInputs / column.format.group;
   const Ops::Floats zero_point = Ops::SetFloats(ZeroPointOf(column.format));
@@ -125,8 +132,10 @@ void FewRowsOf(const QuantizedColumn& column, const CodedRows<Code>* rows, bool 
     const auto* planes = reinterpret_cast<const uint32_t*>(column.data + chunk * plane_bytes);
     for (int g = 0; g < kGroupsPerChunk; ++g) {
       const int64_t scale = chunk * chunk_scales + (chunk_scales == kGroupsPerChunk ? g : 0);
-      AddGroupOfRows<kUpperBits, kWords>(column, planes, g * kQuadsPerGroup, rows,
-                                         chunk * kGroupsPerChunk + g, scale, zero_point, totals);
+      const int64_t group = chunk * kGroupsPerChunk + g;
+      AddGroupOfRows<kUpperBits, kWords, kRows, Code>(
+          column, planes, g * kQuadsPerGroup, rows.codes + group * kGroupCodes, rows.steps + group * kRows,
+          rows.sums + group * kRows, scale, zero_point, totals);
     }
   }
   for (int r = 0; r < kRows; ++r) {
@@ -134,46 +143,48 @@ void FewRowsOf(const QuantizedColumn& column, const CodedRows<Code>* rows, bool 
   }
 }
 
-// Rows beyond num_rows repeat the first and write where nobody reads.
+// Rows beyond num_rows write where nobody reads.
 template <int kUpperBits, int kWords, int kRows, class Code>
-void FewRowsPadded(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
+void FewRowsPadded(const QuantizedColumn& column, const CodedRows<Code>& rows, int64_t num_rows,
                    bool accumulate, float* const* out) {
-  CodedRows<Code> padded[kRows];
   float* targets[kRows];
   alignas(64) float unused[kColumnOutputs] = {};
-  for (int r = 0; r < kRows; ++r) {
-    padded[r] = rows[r < num_rows ? r : 0];
-    targets[r] = r < num_rows ? out[r] : unused;
-  }
-  FewRowsOf<kUpperBits, kWords, kRows>(column, padded, accumulate, targets);
+  for (int r = 0; r < kRows; ++r) targets[r] = r < num_rows ? out[r] : unused;
+  FewRowsOf<kUpperBits, kWords, kRows>(column, rows, accumulate, targets);
 }
 
-// As many rows at a time as have room for their sums: a column stays in the first-level cache.
+// Tile by tile: the column stays in the first-level cache.
 template <int kUpperBits, int kWords, class Code>
-void FewRowsIn(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows, bool accumulate,
+void FewRowsIn(const QuantizedColumn& column, const CodedRows<Code>& rows, int64_t num_rows, bool accumulate,
                float* const* out) {
-  constexpr int64_t kMost = FewRowsOfCodes<Code>::kRows;
-  for (; num_rows > 0; rows += kMost, out += kMost, num_rows -= kMost) {
-    const int64_t count = std::min(num_rows, kMost);
-    if (count == 1) {
-      FewRowsOf<kUpperBits, kWords, 1>(column, rows, accumulate, out);
-    } else if (count == 2) {
-      FewRowsOf<kUpperBits, kWords, 2>(column, rows, accumulate, out);
+  constexpr int kMost = FewRowsOfCodes<Code>::kRows;
+  for (int64_t row = 0; row < num_rows;) {
+    const int64_t left = num_rows - row, tile_rows = FirstTileRows(left, kMost);
+    const CodedRows<Code> tile = rows.Tile(row, tile_rows);
+    if (tile_rows == 1) {
+      FewRowsOf<kUpperBits, kWords, 1>(column, tile, accumulate, out + row);
+    } else if (tile_rows == 2) {
+      FewRowsOf<kUpperBits, kWords, 2>(column, tile, accumulate, out + row);
     } else if constexpr (kMost > 2) {
-      FewRowsPadded<kUpperBits, kWords, kMost>(column, rows, count, accumulate, out);
+      if (tile_rows == 4) {
+        FewRowsPadded<kUpperBits, kWords, 4>(column, tile, left, accumulate, out + row);
+      } else if constexpr (kMost > 4) {
+        FewRowsPadded<kUpperBits, kWords, 8>(column, tile, left, accumulate, out + row);
+      }
     }
+    row += tile_rows;
   }
 }
 
 template <int kUpperBits, class Code>
-void FewRowsWith(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows,
+void FewRowsWith(const QuantizedColumn& column, const CodedRows<Code>& rows, int64_t num_rows,
                  bool accumulate, float* const* out) {
-  const auto few = rows[0].group == 32 ? &FewRowsIn<kUpperBits, 8, Code> : &FewRowsIn<kUpperBits, 4, Code>;
+  const auto few = rows.group == 32 ? &FewRowsIn<kUpperBits, 8, Code> : &FewRowsIn<kUpperBits, 4, Code>;
   few(column, rows, num_rows, accumulate, out);
 }
 
 template <class Code>
-void FewRows(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t num_rows, bool accumulate,
+void FewRows(const QuantizedColumn& column, const CodedRows<Code>& rows, int64_t num_rows, bool accumulate,
              float* const* out) {
   switch (column.upper_bits()) {
     case 0:
@@ -185,4 +196,11 @@ void FewRows(const QuantizedColumn& column, const CodedRows<Code>* rows, int64_t
     default:
       return FewRowsWith<4>(column, rows, num_rows, accumulate, out);
   }
+}
+
+template <class Code>
+constexpr ColumnKernels<Code> FewRowsKernels(RowQuantizer<Code> quantize) {
+  constexpr int kRows = FewRowsOfCodes<Code>::kRows;
+  static_assert(kRows == 2 || kRows == 4 || kRows == kMaxColumnRows);
+  return {.tile_rows = kRows, .quantize = quantize, .multiply = &FewRows<Code>};
 }

@@ -6,7 +6,7 @@
 //   Floats, Ints            vectors of kLanes floats and 32-bit words; kLanes divides kColumnOutputs
 //   kRows, kVectors         of a tile whose sums stay in registers
 //   kPairRows, kPairVectors the same for pairs of codes (pairs-inl.h)
-//   kFewRows                at least 2; rows of a column's products whose sums, of two terms each, stay in registers
+//   kFewRows                2, 4 or 8; rows of a column's products whose sums, of two terms each, stay in registers
 //   kFewPairRows            whether few rows of more than 4 bits are faster in pairs than in terms
 //   kSignedBytes            whether codes of 8 bits are multiplied as -128 .. 127
 //   Load, Store, ...        by their names
@@ -219,7 +219,8 @@ constexpr CodeKernels kKernels = {
              .quantize = &simd::QuantizeActivations,
              .expand = &ExpandWide,
              .multiply = &MultiplyWide},
-    .few_rows = {&simd::QuantizeActivations, &FewRows<int8_t>},
-    .few_term_rows = {&QuantizeTerms, &FewRows<CodeTerms>},
-    .few_pair_rows = Ops::kFewPairRows ? ColumnKernels<int16_t>{&simd::QuantizeActivations, &FewRows<int16_t>}
-                                       : ColumnKernels<int16_t>{}};
+    .few_rows = FewRowsKernels<int8_t>(&simd::QuantizeActivations),
+    .few_term_rows = FewRowsKernels<CodeTerms>(&QuantizeTerms),
+    .few_pair_rows =
+        Ops::kFewPairRows ? FewRowsKernels<int16_t>(&simd::QuantizeActivations) : ColumnKernels<int16_t>{},
+};
