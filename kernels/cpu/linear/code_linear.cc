@@ -196,9 +196,9 @@ absl::Status AsymmetricGatedLinear(CpuContext& context, ConstMatrixView x, const
 
 absl::Status Int16Linear(CpuContext& context, ConstMatrixView x, const CpuWeights& weights, bool accumulate,
                          MatrixView out) {
+  if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
   const CodeKernels& kernels = context.pairs != nullptr ? *context.pairs : *context.few_pairs;
   const QuantizedMatrix& matrix = *weights.quantized();
-  if (x.rows > weights.rows_as_alone()) return WideInt16Linear(context, x, weights, accumulate, out);
   if (x.rows > kMaxColumnRows) {
     return ManyRows(context, kernels.pairs, x, matrix, matrix.smallest_group(), accumulate, out);
   }
