@@ -202,6 +202,28 @@ TEST_F(CodeKernelsTest, FewRowsAreBitForBitAsMany) {
   }
 }
 
+// Every row has one place, tiles lie one behind the other, and no more than one row is lacking in them.
+TEST(FewRowTilesTest, RowsFillTheirTiles) {
+  for (const int64_t most : {2, 4, 8}) {
+    for (int64_t count = 1; count <= kMaxColumnRows; ++count) {
+      SCOPED_TRACE(testing::Message() << count << " rows in tiles of at most " << most);
+      std::vector<TiledRow> places;
+      AppendTiledRows(count, most, places, [](int64_t i) { return 100 + i; });
+      ASSERT_LE(places.size(), static_cast<size_t>(std::min(count + 1, kMaxColumnRows)));
+      int64_t tile = 0;
+      for (size_t i = 0; i < places.size(); ++i) {
+        const auto place = static_cast<int64_t>(i);
+        if (place == tile + places[tile].tile_rows) tile = place;
+        EXPECT_LE(places[i].tile_rows, most);
+        EXPECT_EQ(places[i].before, tile);
+        EXPECT_EQ(places[i].index, place - tile);
+        EXPECT_EQ(places[i].source, place < count ? 100 + place : -1);
+      }
+      EXPECT_EQ(tile + places[tile].tile_rows, static_cast<int64_t>(places.size()));
+    }
+  }
+}
+
 // What is not finite in a row stays in its row.
 TEST_F(CodeKernelsTest, NaNStaysInItsRow) {
   constexpr int64_t kCols = 64;
