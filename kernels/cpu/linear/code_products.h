@@ -196,8 +196,9 @@ struct BlockKernels {
 /// Rows that a ColumnProduct takes at most, padding included.
 inline constexpr int64_t kMaxColumnRows = 8;
 
-/// A few rows lie in tiles of 1, 2, 4 and 8 rows, at most `most`, the largest first. Returns the size of the
-/// first one of num_rows rows: all are full, but that one row may lack in the last one of 4 or 8.
+/// A few rows lie in tiles of 1, 2, 4 and 8 rows, at most `most`, the largest first. Returns how many rows
+/// the first tile of num_rows rows has. One row may lack in a tile of 4 or 8, which takes about as long as
+/// the smaller tiles that three or seven rows would fill; tiles of 1 and 2 are full.
 constexpr int64_t FirstTileRows(int64_t num_rows, int64_t most) {
   int64_t tile_rows = 1;
   while (tile_rows < most && 2 * tile_rows <= num_rows + (tile_rows > 1 ? 1 : 0)) tile_rows *= 2;

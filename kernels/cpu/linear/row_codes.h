@@ -15,7 +15,7 @@ namespace kvblend::kernels {
 template <class Code>
 struct QuantizedRows {
   ScratchPool::Lease lease;
-  CodedRows<Code> rows;  // as many as x has, rounded up to whole tiles with rows of zeros
+  CodedRows<Code> rows;  // in whole tiles, in which rows of zeros stand for those that lack
 };
 
 /// x in groups of `group` inputs and tiles of `tile_rows` rows, each rounded by `quantize`.

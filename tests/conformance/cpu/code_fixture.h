@@ -103,6 +103,16 @@ std::vector<float> ProductsOfBlock(const BlockKernels<Code>& kernels, const Quan
   return out;
 }
 
+/// Copies a row to its place in a tile.
+template <class Code>
+void CopyRow(const CodedRows<Code>& from, const CodedRows<Code>& to) {
+  for (int64_t g = 0; g < from.groups(); ++g) {
+    std::copy_n(from.codes + g * from.group_stride(), from.group_codes(), to.codes + g * to.group_stride());
+    to.steps[g * to.tile_rows] = from.steps[g * from.tile_rows];
+    to.sums[g * to.tile_rows] = from.sums[g * from.tile_rows];
+  }
+}
+
 /// Rows that lie one behind the other, from `first` on, as the tile of `count` rows that products of many
 /// rows take.
 template <class Code>
@@ -112,15 +122,7 @@ struct RowTile {
         steps(count * source.groups()),
         sums(steps.size()),
         rows{codes.data(), steps.data(), sums.data(), source.cols, source.group, count} {
-    for (int64_t r = 0; r < count; ++r) {
-      const CodedRows<Code> from = source.Row(first + r), to = rows.Row(r);
-      for (int64_t g = 0; g < source.groups(); ++g) {
-        std::copy_n(from.codes + g * from.group_stride(), from.group_codes(),
-                    to.codes + g * to.group_stride());
-        to.steps[g * count] = from.steps[g];
-        to.sums[g * count] = from.sums[g];
-      }
-    }
+    for (int64_t r = 0; r < count; ++r) CopyRow(source.Row(first + r), rows.Row(r));
   }
   RowTile(const RowTile&) = delete;
   RowTile& operator=(const RowTile&) = delete;
@@ -131,7 +133,7 @@ struct RowTile {
 };
 
 /// The first `count` of rows that lie one behind the other, in the tiles that products of a few rows take.
-/// What a tile lacks is NaN, so that it shows where it is read.
+/// The steps and sums of what a tile lacks are NaN, so that it shows where it is read.
 template <class Code>
 struct FewRowTiles {
   FewRowTiles(const CodedRows<Code>& source, int64_t count, int64_t tile_rows) {
@@ -143,14 +145,7 @@ struct FewRowTiles {
     rows = {codes.data(), steps.data(), sums.data(), source.cols, source.group};
     for (const TiledRow& place : places) {
       if (place.source < 0) continue;
-      const CodedRows<Code> from = source.Row(place.source),
-                            to = rows.Tile(place.before, place.tile_rows).Row(place.index);
-      for (int64_t g = 0; g < source.groups(); ++g) {
-        std::copy_n(from.codes + g * from.group_stride(), from.group_codes(),
-                    to.codes + g * to.group_stride());
-        to.steps[g * to.tile_rows] = from.steps[g];
-        to.sums[g * to.tile_rows] = from.sums[g];
-      }
+      CopyRow(source.Row(place.source), rows.Tile(place.before, place.tile_rows).Row(place.index));
     }
   }
   FewRowTiles(const FewRowTiles&) = delete;

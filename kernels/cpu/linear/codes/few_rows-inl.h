@@ -95,6 +95,7 @@ HWY_INLINE void AddGroupOfRows(const QuantizedColumn& column, const uint32_t* pl
       for (Ops::Ints& sum : vector) sum = Ops::ZeroInts();
     }
   }
+  // As a loop, sums would be copied from one set of registers to another each time.
 #pragma GCC unroll 4
   for (int quad = 0; quad < kWords / 2; ++quad) {
     AddQuad<kUpperBits, kRows, Code>(planes, first_quad + quad,
