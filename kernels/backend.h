@@ -349,12 +349,12 @@ class Backend {
   absl::Status ValueLengths(Stream& stream, const BatchPlan& plan, KvPagesView pages, MatrixView out);
 
   /// How much the wanted columns contribute to the rows that attend in a query pass, row r of `mass` and of
-  /// `lengths` being layer r's attention mass and value lengths: out[i] = sum over rows r of (mass[r][c_i] /
-  /// sum of mass[r]) * (lengths[r][c_i] / mean of lengths[r]), where sum and mean are those over the columns
-  /// of `counted` whose mass is above 0, and c_i is the i-th column of `wanted`. A row whose attention goes
-  /// to short values counts for less. Lengths count only where there is attention: elsewhere KV may not have
-  /// been loaded. Sums over columns are taken in double, column by column within a range, range by range;
-  /// those over rows in fp32, in their order.
+  /// `lengths` being layer r's attention mass and value lengths: out[i] = sum over rows r of the square of
+  /// (mass[r][c_i] / sum of mass[r]) * (lengths[r][c_i] / mean of lengths[r]), where sum and mean are those
+  /// over the columns of `counted` whose mass is above 0, and c_i is the i-th column of `wanted`. A row whose
+  /// attention goes to short values counts for less. Lengths count only where there is attention: elsewhere
+  /// KV may not have been loaded. Sums over columns are taken in double, column by column within a range,
+  /// range by range; those over rows in fp32, in their order.
   /// Rows whose sums are not above 0 are left out, and so are terms that are not above 0; out is at least 0.
   ///   mass, lengths: f32 [n, cols];  counted, wanted: host, each within 0 .. cols;
   ///   out: f32 [1, columns of `wanted`]

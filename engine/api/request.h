@@ -79,7 +79,7 @@ struct BlendOptions {
   std::optional<double> ratio = std::nullopt;  // each as in RatioOptions
   std::optional<double> ratio_min = std::nullopt;
   std::optional<double> ratio_max = std::nullopt;
-  int32_t query_layers = 0;  // query: layers of the query pass that vote, from the first; 0 = all
+  int32_t query_layers = 0;  // query: layers of the query pass, from the first; 0 = all
   int32_t hkvd_layer = 1;    // hkvd: layer whose deviation selects; 1 .. num_layers - 1
   DeviationSource hkvd_source = DeviationSource::kValue;
   int32_t link_tokens = 32;  // link: tokens per chunk, >= 0

@@ -1,6 +1,7 @@
 #include "engine/blend/blended_prefill.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -28,12 +29,18 @@ std::vector<int32_t> MergePositions(absl::Span<const int32_t> a, absl::Span<cons
 }
 
 std::vector<int32_t> VotingLayers(Windows windows, int32_t num_layers, int32_t prompt_tokens) {
-  std::vector<int32_t> all, far_sighted;
+  std::vector<int32_t> voters;
   for (int32_t layer = 0; layer < num_layers; ++layer) {
-    all.push_back(layer);
-    if (windows[layer] == 0 || windows[layer] >= prompt_tokens) far_sighted.push_back(layer);
+    if (windows[layer] == 0 || windows[layer] >= prompt_tokens) voters.push_back(layer);
   }
-  return far_sighted.empty() ? all : far_sighted;
+  if (voters.empty()) {
+    voters.resize(num_layers);
+    std::iota(voters.begin(), voters.end(), 0);
+  }
+  const auto first_late =
+      std::lower_bound(voters.begin(), voters.end(), static_cast<int32_t>(windows.size() / 8));
+  if (first_late != voters.end()) voters.erase(voters.begin(), first_late);
+  return voters;
 }
 
 BlendedPrefill::BlendedPrefill(const PassContext& context, const SelectionPolicy& policy)

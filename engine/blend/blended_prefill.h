@@ -107,9 +107,10 @@ class BlendedPrefill {
   PrefillResult result_;
 };
 
-/// Which of the layers before `num_layers` vote on what to recompute, ascending. Where some layers see the
-/// whole prompt, layers with shorter windows have no vote: they see only the last chunks, and would choose
-/// these whatever the question is.
+/// Which of the layers before `num_layers` vote on what to recompute, ascending. The first eighth of the
+/// model's layers has no vote if others have one: what the question looks at shows later
+/// (docs/quality.md, "How tokens are scored"). Where some layers see the whole prompt, layers with shorter
+/// windows have none either: they see only the last chunks, and would choose these whatever the question is.
 std::vector<int32_t> VotingLayers(Windows windows, int32_t num_layers, int32_t prompt_tokens);
 
 /// Sorted union of two ascending lists without common elements.

@@ -43,7 +43,7 @@ void ScoreColumns(ConstMatrixView mass, ConstMatrixView lengths, absl::Span<cons
     for (const ColumnRange& range : wanted) {
       for (int32_t column = range.begin; column < range.end; ++column, ++score) {
         const float term = attention[column] * length[column] * scale;
-        *score += term > 0 ? term : 0.0f;
+        *score += term > 0 ? term * term : 0.0f;
       }
     }
   }

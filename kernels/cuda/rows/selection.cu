@@ -79,7 +79,7 @@ KVBLEND_KERNEL(kThreads, 4) MassScoresKernel(MassScoresParams p) {
     if (!(product > 0)) continue;
     const float term = MulRn(MulRn(mass[row * p.mass.row_stride], lengths[row * p.lengths.row_stride]),
                              static_cast<float>(DivRn(p.totals[2 * rows + row], product)));
-    sum = term > 0 ? AddRn(sum, term) : sum;
+    sum = term > 0 ? AddRn(sum, MulRn(term, term)) : sum;
   }
   p.out[i] = sum;
 }

@@ -13,10 +13,13 @@
 namespace kvblend::kernels {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float Square(float x) { return x * x; }
 
 class SelectionConformance : public ConformanceTest {
  protected:
@@ -88,29 +91,28 @@ TEST_P(SelectionConformance, AgreesWithSorting) {
   }
 }
 
-TEST_P(SelectionConformance, ScoresAreTheSumOfEachRowsShare) {
+TEST_P(SelectionConformance, ScoresAreTheSumOfEachRowsSquaredShare) {
   // Two layers, six positions: anchor 0, chunk A (exact) 1-2, chunk B (candidate) 3-4, question 5.
   const std::vector<std::vector<float>> mass = {{9, 1, 1, 2, 0, 1},   // chunk total 4
                                                 {0, 0, 0, 3, 9, 0}};  // chunk total 12
-  EXPECT_THAT(Scores(mass, {{1, 3}, {3, 5}}, {{3, 5}}), ElementsAre(0.75, 0.75));
+  EXPECT_THAT(Scores(mass, {{1, 3}, {3, 5}}, {{3, 5}}), ElementsAre(0.25 + 0.0625, 0.5625));
 }
 
 TEST_P(SelectionConformance, LongValuesCountMore) {
   // Where there is attention lengths are 7 / 3 on average; what is not counted may be anything.
   EXPECT_THAT(Scores({{9, 1, 1, 2, 0, 1}}, {{kNan, 1, 2, 4, 1, kInfinity}}, {{1, 5}}, {{1, 5}}),
-              ElementsAre(3 / 28.0f, 6 / 28.0f, 24 / 28.0f, 0));
+              ElementsAre(Square(3 / 28.0f), Square(6 / 28.0f), Square(24 / 28.0f), 0));
   // Nor does it matter what lies where nobody looks.
-  EXPECT_THAT(Scores({{0, 3, 1}}, {{kNan, 1, 3}}, {{0, 3}}, {{0, 3}}), ElementsAre(0, 0.375, 0.375));
+  EXPECT_THAT(Scores({{0, 3, 1}}, {{kNan, 1, 3}}, {{0, 3}}, {{0, 3}}), ElementsAre(0, 0.140625, 0.140625));
   // Of two layers that look at one column each, the one that finds more there has more say.
   EXPECT_THAT(Scores({{4, 1e-20f}, {1e-20f, 4}}, {{1, 3}, {1, 3}}, {{0, 2}}, {{0, 2}}),
-              ElementsAre(0.5, 1.5));
+              ElementsAre(0.25, 2.25));
 }
 
 TEST_P(SelectionConformance, ARowThatSeesNothingCountedHasNoSay) {
   EXPECT_THAT(Scores({{5, 0, 0, 1}}, {{1, 3}}, {{1, 3}}), ElementsAre(0, 0));
-  EXPECT_THAT(Scores({{5, 0, 0, 1}, {0, 1, 3, 0}}, {{1, 3}}, {{0, 1}, {2, 4}}), ElementsAre(0, 0.75, 0));
-  EXPECT_THAT(Scores({{5, kNan, 1}, {1, 1, 1}}, {{0, 3}}, {{0, 3}}),
-              ElementsAre(1 / 3.0f, 1 / 3.0f, 1 / 3.0f));
+  EXPECT_THAT(Scores({{5, 0, 0, 1}, {0, 1, 3, 0}}, {{1, 3}}, {{0, 1}, {2, 4}}), ElementsAre(0, 0.5625, 0));
+  EXPECT_THAT(Scores({{5, kNan, 1}, {1, 1, 1}}, {{0, 3}}, {{0, 3}}), Each(Square(1 / 3.0f)));
   EXPECT_THAT(Scores({{1, 2}}, {}, {{0, 2}}), ElementsAre(0, 0));
 }
 
@@ -141,7 +143,7 @@ TEST_P(SelectionConformance, ScoresOfManyLayersBitByBit) {
       for (size_t r = 0; r < mass.size(); ++r) {
         const double totals = total(mass[r]) * total(lengths[r]);
         const float product = mass[r][c] * lengths[r][c];
-        score += product * static_cast<float>(570.0 / totals);
+        score += Square(product * static_cast<float>(570.0 / totals));
       }
       expected.push_back(score);
     }

@@ -76,5 +76,18 @@ TEST(VotingLayers, AreThoseThatSeeThePromptWhereThereAreSuch) {
   EXPECT_THAT(VotingLayers(all, 4, 6000), ElementsAre(0, 1, 2, 3));
 }
 
+TEST(VotingLayers, OfTheFirstEighthOnlyWhereThereAreNoOthers) {
+  const std::vector<int32_t> full(17, 0);
+  EXPECT_THAT(VotingLayers(full, 5, 6000), ElementsAre(2, 3, 4));
+  EXPECT_THAT(VotingLayers(full, 3, 6000), ElementsAre(2));
+  EXPECT_THAT(VotingLayers(full, 2, 6000), ElementsAre(0, 1));
+  EXPECT_EQ(VotingLayers(full, 17, 6000).size(), 15u);
+  std::vector<int32_t> mixed(17, 512);
+  mixed[1] = mixed[9] = 0;
+  EXPECT_THAT(VotingLayers(mixed, 17, 6000), ElementsAre(9));
+  EXPECT_THAT(VotingLayers(mixed, 9, 6000), ElementsAre(1));
+  EXPECT_THAT(VotingLayers(mixed, 1, 6000), ElementsAre(0));
+}
+
 }  // namespace
 }  // namespace kvblend::blend
