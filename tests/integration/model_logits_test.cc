@@ -211,8 +211,8 @@ TEST_F(ModelLogitsTest, CpuInItsFastestForm) {
   EXPECT_LT(Mean(f32_kl_), kDefaultKl);
   EXPECT_LT(Mean(full_kl_), 2 * kDefaultKl);  // of few positions
   EXPECT_LT(Mean(partial_kl_), 2 * kDefaultKl);
-  // One position may be worse, but not by much: of all, the worst measured on Zen 3 has 1.4e-2, and 1.2e-2 with
-  // all activations in 16 bits.
+  // One position may be worse, but not by much: the worst of all has 1.4e-2 on Zen 3, and 1.2e-2 with all
+  // activations in 16 bits.
   EXPECT_LT(Max(full_kl_), 4e-2);
   EXPECT_LT(Max(partial_kl_), 4e-2);
   EXPECT_GE(same_top1_, kDefaultSameTop1 * kNumTokens);
