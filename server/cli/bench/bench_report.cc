@@ -89,7 +89,7 @@ std::string FormatLine(const Cells& cells) {
   return absl::StrCat(absl::StripTrailingAsciiWhitespace(line), "\n");
 }
 
-// "query:20" where only the first 20 layers vote, "query alone" where deviations are not passed on.
+// "query:20" where its pass has the first 20 layers, "query alone" where deviations are not passed on.
 std::string PolicyCell(const BenchVariant& variant) {
   if (!variant.policy) return "-";
   std::string cell = Name(*variant.policy);

@@ -37,7 +37,7 @@ struct BenchVariant {
   BenchMode mode = BenchMode::kFull;
   std::optional<v1::Policy> policy = std::nullopt;  // reuse: none; empty for full and prefix
   std::optional<BenchRatio> ratio = std::nullopt;   // only for policies that have one
-  int32_t query_layers = 0;                         // policy query: layers that vote; 0: all
+  int32_t query_layers = 0;                         // policy query: layers of its pass; 0: all
   v1::Anchoring anchoring = v1::ANCHORING_ANCHORED;
   bool correction = true;  // reuse and blend: the learned correction of stored KV, where the engine has one
   bool spread = true;      // blend: deviations are passed on

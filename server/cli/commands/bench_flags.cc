@@ -95,7 +95,7 @@ std::vector<const CLI::Option*> AddCombinationFlags(CLI::App& command, BenchFlag
       AddList(command, "--ratio", flags.ratios, "Ratios for mode blend, numbers or auto, a row for each",
               "R,..."),
       AddList(command, "--query-layers", flags.query_layers,
-              "Policy query: how many layers vote, a row for each; 0: all", "N,...")
+              "Policy query: layers of its pass, a row for each; 0: all", "N,...")
           ->check(WholeNumber("--query-layers", 0)),
       AddList(command, "--corrected", flags.corrections,
               "With the learned correction of stored KV or without: on, off or both, a row for each", "LIST"),
