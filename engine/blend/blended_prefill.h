@@ -2,9 +2,9 @@
 //
 // Passes (docs/algorithm.md has the reasoning and costs):
 //   no measurement   one pass: per layer, load stored KV, overwrite the active tokens' KV with fresh, attend
-//   question's       a query pass runs the computed tokens over the loaded KV through the layers that vote,
-//   attention        and sums the question's attention per token; then one pass over the chosen tokens and
-//                    the computed ones, which loads what the query pass had no use for
+//   question's       a query pass runs the computed tokens over the loaded KV and sums, in layers that vote,
+//   attention        the question's attention per token; then one pass over the chosen tokens and the
+//                    computed ones, which loads what the query pass had no use for
 //   KV deviation     all inexact tokens run up to the check layer, where the tokens with the largest
 //                    deviation between fresh and stored KV stay active (CacheBlend, EuroSys 2025, 4.3)
 //
