@@ -230,9 +230,9 @@ struct ExplainedSpan {
   std::vector<std::string> texts;  // what each token adds to the text; together they are the part's text
   std::vector<int32_t> recomputed =
       {};  // indices into `texts` of the tokens that the policy chose, ascending
-  // Per token, the score that the policy chose by. Policy query: the question's attention to the token times
-  // the length of its values, summed over the voting layers. Policy hkvd: the deviation of its KV. Empty
-  // where nothing was measured.
+  // Per token, the score that the policy chose by. Policy query: squares of the question's attention to the
+  // token times the length of its value, summed over the voting layers. Policy hkvd: the deviation of its KV.
+  // Empty where nothing was measured.
   std::vector<float> scores = {};
 };
 

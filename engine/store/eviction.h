@@ -20,7 +20,8 @@ namespace kvblend::store {
 /// entry whenever it holds more than kProbationShare of all bytes: what is used once, as in a scan through
 /// the corpus, displaces its like and not what is used again and again. (The window of Einziger, Friedman and
 /// Manes, "TinyLFU: A Highly Efficient Cache Admission Policy", ACM ToS 2017; the frequencies are those of
-/// FrequencySketch, which remembers keys that were given up.) docs/performance.md has what that is worth.
+/// FrequencySketch, which remembers keys that were given up.) docs/store-performance.md has what that is
+/// worth.
 ///
 /// Entries that may not be evicted are simply not in the queue. Not thread-safe.
 class EvictionQueue {

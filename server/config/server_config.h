@@ -1,4 +1,4 @@
-// kvblend-server's settings, from flags, environment and a file. docs/api-guide.md and --help describe them.
+// kvblend-server's settings, from flags, environment and a file; docs/operator-guide.md and --help have them.
 #pragma once
 
 #include <cstdint>
