@@ -221,13 +221,17 @@ absl::Status ChunkStore::AddEntry(std::unique_ptr<Entry>& entry, Leftovers& left
   return added;
 }
 
-void ChunkStore::OfferToLower(const Entry& entry) {
+void ChunkStore::OfferToLower(const Entry& entry, bool pin) {
   if (lower_.empty() || !entry.is_whole()) return;
-  lower_.Write(entry.address, entry.kv, entry.pinned,
-               {.label = entry.label,
-                .compute_cost_seconds = entry.compute_cost_seconds,
-                .frequency = index_.FrequencyOf(entry),
-                .created = entry.created});
+  const LowerTier::PutOptions options{.label = entry.label,
+                                      .compute_cost_seconds = entry.compute_cost_seconds,
+                                      .frequency = index_.FrequencyOf(entry),
+                                      .created = entry.created};
+  if (pin) {
+    lower_.WriteAndPin(entry.address, entry.kv, options);
+  } else {
+    lower_.Write(entry.address, entry.kv, entry.pinned, options);
+  }
 }
 
 void ChunkStore::Return(Entry* entry) {
@@ -305,7 +309,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertOrCommit(const ChunkAddress& addre
     ++stats_.rejected_insertions;
     return stored;
   }
-  OfferToLower(*entry);
+  OfferToLower(*entry, options.pinned);
   index_.AddHandle(entry);
   return ChunkHandle(*this, entry, Tier::kHostMemory);
 }

@@ -116,9 +116,10 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
 
   /// Stores a chunk; needs no reservation. Evicts idle entries to make room.
   /// When the key is already resident its entry is returned (and pinned, if so asked) and `kv` dropped: equal
-  /// key, equal KV. On error the store is unchanged. kResourceExhausted: does not fit beside what is pinned
-  /// or in use, or over the limit of pinned bytes; names the bytes. kInvalidArgument: `kv` isn't of the
-  /// address's shape, or a bad cost.
+  /// key, equal KV. What is asked to be pinned is pinned in the durable tier too, in the background, also if
+  /// that has it already. On error the store is unchanged.
+  /// kResourceExhausted: does not fit beside what is pinned or in use, or over the limit of pinned bytes;
+  /// names the bytes. kInvalidArgument: `kv` isn't of the address's shape, or a bad cost.
   absl::StatusOr<ChunkHandle> Insert(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
                                      const InsertOptions& options);
 
@@ -206,8 +207,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
                                              const InsertOptions& options, bool is_commit);
   absl::Status AddEntry(std::unique_ptr<Entry>& entry, Leftovers& leftovers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// Queues it for the lower tiers that do not have it, when all of it is here.
-  void OfferToLower(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Queues it for the lower tiers that do not have it, when all of it is here. `pin`: somebody asks for it
+  /// to be pinned, so tiers that have it pin it too.
+  void OfferToLower(const Entry& entry, bool pin = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   const Options options_;
@@ -216,7 +218,7 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   LowerTiers lower_;  // outlives the entries, which take back their reads
 
   // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write,
-  // QueuePin, MarkUnreadable and erasures, which do not wait; see Leftovers.
+  // WriteAndPin, QueuePin, MarkUnreadable and erasures, which do not wait; see Leftovers.
   mutable absl::Mutex mutex_;
   internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);

@@ -190,6 +190,15 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
   }
 }
 
+void LowerTiers::WriteAndPin(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv,
+                             const LowerTier::PutOptions& options) {
+  Write(address, kv, /*pinned=*/true, options);
+  // What is not there by now was queued with its pin, or did not fit into the queue.
+  for (const Level& level : levels_) {
+    if (level.tier->durable() && level.tier->Contains(address.key)) level.writes->EnqueuePin(address);
+  }
+}
+
 void LowerTiers::ForgetIfGone(const ChunkKey& key) {
   for (const Level& level : levels_) {
     if (level.tier->durable()) level.tier->ForgetIfGone(key);

@@ -62,9 +62,13 @@ class LowerTiers {
 
   // --- writing --------------------------------------------------------------------------------------------
 
-  /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can.
+  /// Queues an entry for every tier that does not have it; when `pinned`, to be pinned where a tier can. What
+  /// a tier has stays as it is there, pinned or not.
   void Write(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv, bool pinned,
              const LowerTier::PutOptions& options);
+  /// As Write, and pins the entry in the durable tier also if that has it already.
+  void WriteAndPin(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv,
+                   const LowerTier::PutOptions& options);
   /// Has the durable tier look whether this entry is there still: Write queues it if somebody has removed it.
   void ForgetIfGone(const ChunkKey& key);
   /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for

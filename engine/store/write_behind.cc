@@ -27,7 +27,10 @@ bool WriteBehind::IsQueued(const ChunkKey& key) const {
 void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                           LowerTier::PutOptions options) {
   absl::MutexLock lock(&mutex_);
-  if (IsQueued(address.key)) return;
+  if (IsQueued(address.key)) {
+    if (pinned) QueuePin(address);
+    return;
+  }
   ForgetFailure(address.key);
   if (stats_.queued_bytes + kv->size_bytes() > max_queued_bytes_) {
     ++stats_.dropped;
@@ -43,12 +46,16 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
 
 void WriteBehind::EnqueuePin(const ChunkAddress& address) {
   absl::MutexLock lock(&mutex_);
+  QueuePin(address);
+}
+
+void WriteBehind::QueuePin(const ChunkAddress& address) {
   for (Item& item : queue_) {
     if (item.address.key != address.key) continue;
     item.pinned = true;
     return;
   }
-  ForgetFailure(address.key);
+  if (writing_.has_value() && writing_->key == address.key && writing_pins_) return;
   ++stats_.queued_entries;
   queue_.push_back({.address = address, .kv = nullptr, .pinned = true, .options = {}});
 }
@@ -62,6 +69,7 @@ void WriteBehind::Run() {
     Item item = std::move(queue_.front());
     queue_.pop_front();
     writing_ = item.address;
+    writing_pins_ = item.pinned;
     mutex_.Unlock();
     absl::Status status = absl::OkStatus();
     if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
@@ -79,12 +87,14 @@ void WriteBehind::Run() {
     writing_.reset();
     --stats_.queued_entries;
     stats_.queued_bytes -= bytes;
-    if (!status.ok()) {
-      ++stats_.failed;
-    } else if (is_entry) {
-      ++stats_.written;
+    if (status.ok()) {
+      stats_.written += is_entry ? 1 : 0;
+      ForgetFailure(item.address.key);
+      continue;
     }
-    if (!status.ok()) RememberFailure(item.address.key, status);
+    ++stats_.failed;
+    // Why the entry could not be written says more than that its pin found no entry.
+    if (is_entry || !failures_.contains(item.address.key)) RememberFailure(item.address.key, status);
   }
 }
 

@@ -37,8 +37,8 @@ class WriteBehind {
   /// Writes what is queued first; Flush with a deadline before, and Cancel what is left then, to bound that.
   ~WriteBehind();
 
-  /// Queues an entry, to be pinned there when `pinned`, unless it is queued already; drops it when the queue
-  /// is full.
+  /// Queues an entry, to be pinned there when `pinned`; drops it when the queue is full. Of an entry that is
+  /// queued already only the pin is added.
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
@@ -71,6 +71,7 @@ class WriteBehind {
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetFailure(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  void QueuePin(const ChunkAddress& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LowerTier& tier_;
   const int64_t max_queued_bytes_;
@@ -78,6 +79,7 @@ class WriteBehind {
   mutable absl::Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
+  bool writing_pins_ ABSL_GUARDED_BY(mutex_) = false;  // whether what is being written is to be pinned
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ChunkKey, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);

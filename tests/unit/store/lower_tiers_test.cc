@@ -256,6 +256,96 @@ TEST_F(LowerTiersTest, PinningBehindPinsInMemoryAndThenOnDisk) {
   EXPECT_EQ(store->PinBehind(kAllNamespaces, SmallAddress(3).key).code(), absl::StatusCode::kNotFound);
 }
 
+// A chunk is left over from a prompt, on its way to the disk and out of memory again, when somebody asks for
+// it to be stored and pinned.
+class PinnedMeanwhileTest : public LowerTiersTest {
+ protected:
+  void SetUp() override {
+    disk_->write_fault = [this](const ChunkKey& key) {
+      if (key == chunk_.key && !begun_.HasBeenNotified()) begun_.Notify();
+      go_on_.WaitForNotification();
+      return outcome_;
+    };
+    store_ = *ChunkStore::Create({.byte_budget = 2 * kChunkBytes}, Only(MakeMemoryLowerTier(disk_)));
+  }
+  void TearDown() override {
+    if (!go_on_.HasBeenNotified()) go_on_.Notify();
+  }
+  void Insert(const ChunkAddress& address, const InsertOptions& options = {}) {
+    ASSERT_TRUE(store_->Insert(address, FilledKv(address), options).ok());
+  }
+  void PushOut() {
+    for (const int32_t token : {1000, 1001}) ASSERT_NO_FATAL_FAILURE(Insert(SmallAddress(token, 8, {9})));
+    ASSERT_FALSE(disk_->Contains(chunk_.key));
+  }
+  Reservation Reserve() {
+    auto result = *store_->LookupOrReserve(chunk_);
+    EXPECT_TRUE(std::holds_alternative<Reservation>(result));
+    return std::get<Reservation>(std::move(result));
+  }
+  void CommitPinned(Reservation reservation) {
+    ASSERT_TRUE(reservation.Commit(FilledKv(chunk_), {.pinned = true, .on_purpose = true}).ok());
+  }
+  void ExpectPinnedOnDisk() {
+    EXPECT_TRUE(store_->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()).ok());
+    EXPECT_TRUE(store_->Stat(kAllNamespaces, chunk_.key)->pinned);
+    EXPECT_TRUE(disk_->IsPinned(chunk_.key));
+  }
+
+  absl::Notification begun_;  // to write the chunk
+  absl::Notification go_on_;
+  absl::Status outcome_;  // of the writes, which wait for go_on_
+  std::unique_ptr<ChunkStore> store_;
+};
+
+TEST_F(PinnedMeanwhileTest, WhileItsWriteWaits) {
+  ASSERT_NO_FATAL_FAILURE(Insert(SmallAddress(2)));  // is being written
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_));           // waits behind it
+  ASSERT_NO_FATAL_FAILURE(PushOut());
+  ASSERT_NO_FATAL_FAILURE(CommitPinned(Reserve()));
+  go_on_.Notify();
+  ExpectPinnedOnDisk();
+}
+
+TEST_F(PinnedMeanwhileTest, WhileItIsBeingWritten) {
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_));
+  begun_.WaitForNotification();
+  ASSERT_NO_FATAL_FAILURE(PushOut());
+  ASSERT_NO_FATAL_FAILURE(CommitPinned(Reserve()));
+  go_on_.Notify();
+  ExpectPinnedOnDisk();
+}
+
+TEST_F(PinnedMeanwhileTest, AfterItWasWrittenWhileItWasComputed) {
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_));
+  ASSERT_NO_FATAL_FAILURE(PushOut());
+  Reservation reservation = Reserve();
+  go_on_.Notify();
+  ASSERT_TRUE(store_->FlushWrites(absl::InfiniteFuture()).ok());
+  ASSERT_TRUE(disk_->Contains(chunk_.key));
+  ASSERT_NO_FATAL_FAILURE(CommitPinned(std::move(reservation)));
+  ExpectPinnedOnDisk();
+}
+
+TEST_F(PinnedMeanwhileTest, WhileItIsStillInMemory) {
+  ASSERT_NO_FATAL_FAILURE(Insert(SmallAddress(2)));
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_));
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_, {.pinned = true}));
+  go_on_.Notify();
+  ExpectPinnedOnDisk();
+  EXPECT_EQ(store_->Stats().written_entries, 2) << "each once";
+}
+
+// A pin without an entry fails too, but that is not what the caller needs to hear.
+TEST_F(PinnedMeanwhileTest, AWriteThatFailsSaysWhyThoughAPinWaitedForIt) {
+  outcome_ = absl::ResourceExhaustedError("disk full");
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_));
+  begun_.WaitForNotification();
+  ASSERT_NO_FATAL_FAILURE(Insert(chunk_, {.pinned = true}));
+  go_on_.Notify();
+  EXPECT_EQ(store_->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()), outcome_);
+}
+
 // Durable is what is on the disk, whatever became of its pin.
 TEST_F(LowerTiersTest, APinThatTheDiskRefusesLeavesTheEntryDurable) {
   disk_->pin_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("half is pinned"); };
