@@ -51,7 +51,8 @@ struct Entry {
   bool is_whole() const { return arriving == nullptr || arriving->complete(); }
 
   // Guarded by the store's mutex.
-  bool promoted = false;  // written to the tiers above the one that it came from
+  bool wanted = false;    // by somebody who stores it: every lower tier is to have it
+  bool promoted = false;  // written to the lower tiers that did not have it
   bool unused = false;    // prefetched from a lower tier: the next request is its first use here
   bool proven = false;    // stored on purpose, or asked for again since then
   int64_t hits = 0;

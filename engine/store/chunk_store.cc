@@ -238,17 +238,19 @@ void ChunkStore::Return(Entry* entry) {
   Leftovers leftovers;
   absl::MutexLock lock(&mutex_);
   ArrivingKv* const arriving = entry->arriving.get();
-  if (entry->handles == 1 && entry->resident && arriving != nullptr) {
-    // An entry from a lower tier other than the first is worth having nearer once it is asked for again.
-    if (!entry->promoted && index_.FrequencyOf(*entry) > 1) {
+  const bool is_last = entry->handles == 1;
+  if (entry->resident && arriving != nullptr) {
+    // An entry from a lower tier other than the first is worth having nearer once it is asked for again. Who
+    // stores it waits until it is written, however long others hold it.
+    if (!entry->promoted && (entry->wanted || (is_last && index_.FrequencyOf(*entry) > 1))) {
       entry->promoted = entry->is_whole();
       OfferToLower(*entry);
     }
     const int32_t num_unasked = arriving->num_unasked();
-    if (num_unasked == arriving->num_layers() && !entry->pinned) {
+    if (is_last && num_unasked == arriving->num_layers() && !entry->pinned) {
       // Nobody began to read the entry, so it is dropped. What somebody began to read is completed and kept.
       index_.Erase(entry, leftovers.removed);
-    } else if (num_unasked > 0) {
+    } else if (is_last && num_unasked > 0) {
       leftovers.unfinished.push_back(entry->arriving);
     }
   }
@@ -309,7 +311,8 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertOrCommit(const ChunkAddress& addre
     ++stats_.rejected_insertions;
     return stored;
   }
-  OfferToLower(*entry, options.pinned);
+  // An entry that still arrives is not whole, but what was given is.
+  OfferToLower(entry->is_whole() ? *entry : *fresh, options.pinned);
   index_.AddHandle(entry);
   return ChunkHandle(*this, entry, Tier::kHostMemory);
 }
@@ -356,6 +359,8 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   }
   ++stats_.reserve_lookups;
   if (found[0].has_value()) {
+    // What still arrives is offered to the lower tiers when its handle comes back; see Return.
+    if (Entry* entry = index_.Find(address.key); entry != nullptr) entry->wanted = true;
     ++stats_.reserve_hits;
     return *std::move(found[0]);
   }

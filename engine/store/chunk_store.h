@@ -17,8 +17,8 @@
 // ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
 //
 // Placement: an entry is evicted as EvictionQueue says, within its namespace's quota first. What is evicted
-// from memory, or read from a lower tier other than the first, and was asked for more than once, is written
-// to those tiers that do not have it.
+// from memory, or read from a lower tier other than the first, and was asked for more than once or by
+// somebody who stores it, is written to those tiers that do not have it.
 //
 // Memory: entries, erased ones that handles still hold included, never exceed the byte budget. KV that is
 // being computed is not counted until it is inserted; callers bound how much of it there is. KV on its way to
@@ -109,7 +109,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
                                                           PromptReads* reads = nullptr);
 
   /// The entry, or the duty to compute it, or that someone else has the duty. An entry that a lower tier does
-  /// not have (it was full, or has evicted it) is written there again.
+  /// not have (it was full, or has evicted it, or another server stored the entry in a tier below) is written
+  /// there: at once when all of it is in memory, else when a handle goes after all layers have arrived.
   /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
   /// what operators pinned, or than its namespace's quota. kInvalidArgument: bad format.
   absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
@@ -158,8 +159,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   }
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
   /// As Pin, for an entry in host memory, but without waiting for lower tiers: it is pinned in memory at
-  /// once, and in lower tiers later (WaitUntilDurable waits for that too). kNotFound: no such entry.
-  /// kResourceExhausted: too much is pinned.
+  /// once, and in lower tiers later (WaitUntilDurable waits for that too). If all of it is in memory, it is
+  /// first written to those that do not have it. kNotFound: no such entry. kResourceExhausted: too much is
+  /// pinned.
   absl::Status PinBehind(NamespaceFilter filter, const ChunkKey& key);
 
   StoreStats Stats() const;

@@ -137,7 +137,11 @@ absl::Status ChunkStore::PinBehind(NamespaceFilter filter, const ChunkKey& key) 
     return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was deleted meanwhile"));
   }
   KVBLEND_RETURN_IF_ERROR(index_.SetPinned(entry, true));
-  lower_.QueuePin(entry->address);
+  if (entry->is_whole()) {
+    OfferToLower(*entry, /*pin=*/true);
+  } else {
+    lower_.QueuePin(entry->address);
+  }
   return absl::OkStatus();
 }
 

@@ -346,6 +346,72 @@ TEST_F(PinnedMeanwhileTest, AWriteThatFailsSaysWhyThoughAPinWaitedForIt) {
   EXPECT_EQ(store_->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()), outcome_);
 }
 
+// Another server has computed a chunk that somebody asks this one to store.
+class StoredElsewhereTest : public LowerTiersTest {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(MakeMemoryLowerTier(remote_, kRemote)->Put(chunk_, *FilledKv(chunk_), {}).ok());
+    store_ = Create(2);
+  }
+  ChunkHandle Reserve() {
+    auto result = *store_->LookupOrReserve(chunk_);
+    EXPECT_TRUE(std::holds_alternative<ChunkHandle>(result));
+    return std::get<ChunkHandle>(std::move(result));
+  }
+  absl::Status WaitUntilDurable() { return store_->WaitUntilDurable(chunk_.key, absl::InfiniteFuture()); }
+
+  std::unique_ptr<ChunkStore> store_;
+};
+
+TEST_F(StoredElsewhereTest, ComesToTheDiskWhenItHasArrived) {
+  ExpectFilled(Reserve());
+  EXPECT_TRUE(WaitUntilDurable().ok());
+  EXPECT_TRUE(disk_->Contains(chunk_.key));
+  EXPECT_FALSE(disk_->IsPinned(chunk_.key));
+}
+
+TEST_F(StoredElsewhereTest, ComesToTheDiskThoughAPromptStillUsesIt) {
+  remote_->HoldReads(true);
+  const auto prompt = LookupOne(*store_, chunk_.key);
+  {
+    const ChunkHandle handle = Reserve();
+    remote_->DeliverAll();
+    ExpectFilled(handle);
+  }
+  EXPECT_TRUE(WaitUntilDurable().ok());
+}
+
+TEST_F(StoredElsewhereTest, IsNotWrittenBeforeItHasArrived) {
+  remote_->HoldReads(true);
+  Reserve();  // and gives up
+  EXPECT_EQ(WaitUntilDurable().code(), absl::StatusCode::kNotFound);
+  remote_->DeliverAll();
+  ExpectFilled(Reserve());
+  EXPECT_TRUE(WaitUntilDurable().ok());
+}
+
+TEST_F(StoredElsewhereTest, IsPinnedOnTheDiskToo) {
+  {
+    const ChunkHandle handle = Reserve();
+    ExpectFilled(handle);
+    ASSERT_TRUE(store_->PinBehind(kAllNamespaces, chunk_.key).ok());
+  }
+  EXPECT_TRUE(WaitUntilDurable().ok());
+  EXPECT_TRUE(store_->Stat(kAllNamespaces, chunk_.key)->pinned);
+  EXPECT_TRUE(disk_->IsPinned(chunk_.key));
+}
+
+// It was nowhere when its computing began.
+TEST_F(StoredElsewhereTest, IsWrittenFromWhatWasComputedWhileItArrives) {
+  remote_->HoldReads(true);
+  const auto prompt = LookupOne(*store_, chunk_.key);
+  ASSERT_TRUE(store_->Insert(chunk_, FilledKv(chunk_), {.pinned = true}).ok());
+  EXPECT_TRUE(WaitUntilDurable().ok());
+  EXPECT_TRUE(disk_->IsPinned(chunk_.key));
+  remote_->DeliverAll();
+  ExpectFilled(*prompt);
+}
+
 // Durable is what is on the disk, whatever became of its pin.
 TEST_F(LowerTiersTest, APinThatTheDiskRefusesLeavesTheEntryDurable) {
   disk_->pin_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("half is pinned"); };
