@@ -146,7 +146,9 @@ absl::Status EntryFiles::SetPinned(const ChunkKey& key, bool pinned) {
   }
   KVBLEND_RETURN_IF_ERROR(status);
   status = fs_.SyncFolder(paths_.Folder(key));
-  if (!status.ok() && pinned) fs_.Unlink(path).IgnoreError();
+  if (status.ok()) return status;
+  // Undone: the caller goes on as before, and so must the next start.
+  (pinned ? fs_.Unlink(path) : fs_.Open(path, OpenMode::kCreate).status()).IgnoreError();
   return status;
 }
 

@@ -55,7 +55,8 @@ class EntryFiles {
   void Unlink(const ChunkKey& key);
   /// Removes an entry and its pin, durably.
   absl::Status Erase(const ChunkKey& key);
-  /// Durable. On error nothing has changed.
+  /// Durable. On error nothing has changed, unless the disk refuses to undo it as well. REQUIRES: an entry
+  /// that is to be unpinned is pinned.
   absl::Status SetPinned(const ChunkKey& key, bool pinned);
 
   /// Sets a damaged entry aside, or deletes it when too many are.

@@ -209,6 +209,24 @@ TEST_F(DiskTierFaultsTest, PinsAndErasuresThatFailSaySo) {
   EXPECT_EQ(tier->Stats().delete_failures, 1);
 }
 
+TEST_F(DiskTierFaultsTest, AnEntryThatCannotBeUnpinnedIsPinnedAfterARestartToo) {
+  auto tier = OpenTier();
+  ASSERT_TRUE(Put(*tier, first_).ok());
+  ASSERT_TRUE(tier->SetPinned(kAllNamespaces, first_.key, true).ok());
+  for (const Operation operation : {Operation::kUnlink, Operation::kSyncFolder}) {
+    faulty_.FailAll(operation, kDeviceError);
+    EXPECT_EQ(tier->SetPinned(kAllNamespaces, first_.key, false).code(), absl::StatusCode::kUnavailable);
+    faulty_.Heal();
+    EXPECT_TRUE(tier->Stat(kAllNamespaces, first_.key)->pinned);
+    EXPECT_TRUE(memory_.Exists(PathOf(first_.key, ".pin")));
+    tier.reset();
+    tier = OpenTier();
+    EXPECT_TRUE(tier->Stat(kAllNamespaces, first_.key)->pinned);
+  }
+  ASSERT_TRUE(tier->SetPinned(kAllNamespaces, first_.key, false).ok());
+  EXPECT_FALSE(memory_.Exists(PathOf(first_.key, ".pin")));
+}
+
 TEST_F(DiskTierFaultsTest, AFolderThatCannotBeUsedIsAnErrorThatNamesIt) {
   for (const Operation operation : {Operation::kMakeFolder, Operation::kLock, Operation::kList}) {
     faulty_.FailAll(operation, absl::PermissionDeniedError("/var/chunks: permission denied"));
