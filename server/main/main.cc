@@ -8,9 +8,11 @@
 #include "server/main/log_format.h"
 #include "server/main/run_server.h"
 #include "server/main/stop_signals.h"
+#include "server/main/write_signals.h"
 #include "spdlog/spdlog.h"
 
 int main(int argc, char** argv) {
+  kvblend::server::IgnoreWriteSignals();
   kvblend::server::StopSignals stop_signals;
   const kvblend::server::ParsedConfig parsed = kvblend::server::ParseConfig(argc, argv, KVBLEND_VERSION);
   std::cout << parsed.output;

@@ -92,7 +92,7 @@ def v1(tmp_path_factory):
 class Server:
     """A running kvblend-server and stubs for it."""
 
-    def __init__(self, v1, folder, flags, model):
+    def __init__(self, v1, folder, flags, model, **process):
         self.v1 = v1
         self.log_path = folder / "server.log"
         self._port_file = folder / "ports"
@@ -101,7 +101,7 @@ class Server:
                 [str(BIN_DIR / "kvblend-server"), "--model", str(model), "--grpc-address", "127.0.0.1:0",
                  "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(self._port_file),
                  *flags],
-                stdout=log, stderr=log, env=ENVIRONMENT)
+                **{"stdout": log, "stderr": log, "env": ENVIRONMENT, **process})
         ports = wait_until(self._ports, "the port file")
         self.grpc_port, self.http_port, self.api_port = (int(ports[name]) for name in ("grpc", "http", "api"))
         self.channel = grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}",
@@ -190,11 +190,12 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server(v1, tmp_path_factory):
-    """Starts servers that end with the session at the latest: start_server(*flags, model=MODEL)."""
+    """Starts servers that end with the session at the latest: start_server(*flags, model=MODEL, and what
+    subprocess.Popen takes)."""
     servers = []
 
-    def start(*flags, model=MODEL):
-        servers.append(Server(v1, tmp_path_factory.mktemp("server"), flags, model))
+    def start(*flags, model=MODEL, **process):
+        servers.append(Server(v1, tmp_path_factory.mktemp("server"), flags, model, **process))
         servers[-1].wait_until_ready()
         return servers[-1]
 
