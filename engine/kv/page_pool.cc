@@ -101,6 +101,11 @@ bool PageList::IsShared(int32_t index) const {
 
 IdlePages PageList::idle() const { return held().empty() ? IdlePages() : pool_->IdleOf(held()); }
 
+int64_t PageList::NumHeldFor(PageUse use, int32_t num_lists, int32_t num_pages) const {
+  if (num_pages <= num_dropped_) return 0;
+  return pool_->NumHeldFor(held().first(num_pages - num_dropped_), use, num_lists);
+}
+
 void PageList::Replace(int32_t index, PageList other) {
   assert(index >= num_dropped_ && index < size() && other.size() == 1 && other.pool_ == pool_ &&
          other.use_ == use_);
@@ -327,6 +332,15 @@ IdlePages PagePool::IdleOf(absl::Span<const int32_t> pages) const {
     idle.alone += references_[page].all() == 1 ? 1 : 0;
   }
   return idle;
+}
+
+int64_t PagePool::NumHeldFor(absl::Span<const int32_t> pages, PageUse use, int32_t num_lists) const {
+  absl::MutexLock lock(&mutex_);
+  int64_t held = 0;
+  for (const int32_t page : pages) {
+    held += references_[page].by_use[static_cast<int>(use)] >= num_lists ? 1 : 0;
+  }
+  return held;
 }
 
 void PagePool::Release(absl::Span<const int32_t> pages, PageUse use, bool damaged) {

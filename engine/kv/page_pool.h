@@ -72,6 +72,9 @@ class PageList {
   /// Whether another list holds this page as well. REQUIRES: num_dropped() <= index < size()
   bool IsShared(int32_t index) const;
   IdlePages idle() const;
+  /// How many of its first pages at least `num_lists` lists hold for `use`. REQUIRES: 0 <= num_pages <=
+  /// size(), num_lists >= 1
+  int64_t NumHeldFor(PageUse use, int32_t num_lists, int32_t num_pages) const;
   /// Gives the page back and holds that of `other` in its place. REQUIRES: num_dropped() <= index < size();
   /// other.size() == 1, of the same pool and use.
   void Replace(int32_t index, PageList other);
@@ -190,6 +193,7 @@ class PagePool {
   void ChangeUse(absl::Span<const int32_t> pages, PageUse from, PageUse to);
   bool IsShared(int32_t page) const;
   IdlePages IdleOf(absl::Span<const int32_t> pages) const;
+  int64_t NumHeldFor(absl::Span<const int32_t> pages, PageUse use, int32_t num_lists) const;
   /// The lists that hold a page, by their use.
   struct References {
     std::array<int32_t, kNumPageUses> by_use = {};

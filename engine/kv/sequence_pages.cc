@@ -70,6 +70,19 @@ int64_t SequencePages::num_dropped() const {
   return dropped;
 }
 
+int64_t SequencePages::num_held_by_others() const {
+  int64_t pages = 0;
+  for (const PageList& list : lists_) pages += list.NumHeldFor(list.use(), 2, list.size());
+  return pages;
+}
+
+int64_t SequencePages::NumHeldFor(PageUse use, int64_t num_tokens) const {
+  const int64_t full = std::min(num_tokens / pool_.page_size(), num_places());
+  int64_t pages = 0;
+  for (const PageList& list : lists_) pages += list.NumHeldFor(use, 1, static_cast<int32_t>(full));
+  return pages;
+}
+
 absl::Status SequencePages::TakeBack() {
   std::vector<PageList> taken(lists_.size());
   for (size_t i = 0; i < lists_.size(); ++i) {

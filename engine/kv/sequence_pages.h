@@ -56,6 +56,10 @@ class SequencePages {
 
   /// Pages that it holds, alone or with others.
   int64_t num_held() const { return num_places() * pool_.groups().num_groups() - num_dropped(); }
+  /// How many of them other sequences hold for the same use as well.
+  int64_t num_held_by_others() const;
+  /// How many of the pages that its first `num_tokens` tokens fill are held for `use`, by it or by others.
+  int64_t NumHeldFor(PageUse use, int64_t num_tokens) const;
   /// Pages in each list, those that were given back among them.
   int64_t num_places() const { return lists_.front().size(); }
 

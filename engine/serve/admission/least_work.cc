@@ -33,7 +33,8 @@ int32_t LeastComputedTokens(const prompt::PromptLayout& layout, const BlendOptio
   if (blend.reuse == Reuse::kNothing) return static_cast<int32_t>(layout.token_ids.size());
   const int32_t question = layout.spans.back().size();
   const RatioOptions ratio = blend::ResolveRatio(blend, defaults);
-  const int32_t found = finds_pages && blend.share_prefix ? ExactPrefixTokens(layout, blend, ratio) : 0;
+  const int32_t found =
+      finds_pages && blend.share_prefix ? ExactPrefixTokens(layout, blend, ratio, INT32_MAX) : 0;
   double chunks = 0;
   int32_t candidates = 0;
   for (const prompt::Span& span : layout.spans) {

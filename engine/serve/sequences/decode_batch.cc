@@ -33,6 +33,10 @@ int64_t DecodeBatch::PagesClaimed(const Member& member) const {
   return std::max<int64_t>(runner_.PagesBehindPrompt(tokens), member.sequence->prompt().pages->num_held());
 }
 
+int64_t DecodeBatch::PagesFreedBy(const Member& member) const {
+  return PagesClaimed(member) - member.sequence->prompt().pages->num_held_by_others();
+}
+
 int64_t DecodeBatch::PagesClaimed() const {
   int64_t pages = 0;
   for (const Member& member : members_) pages += PagesClaimed(member);
@@ -63,10 +67,16 @@ std::vector<PageHolder> DecodeBatch::Holders(PagesOf pages_of) const {
 }
 
 std::vector<size_t> DecodeBatch::GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const {
-  const auto claimed_by = [this](const Member& member) { return PagesClaimed(member); };
-  std::vector<size_t> giving = GivingWay(Holders(claimed_by), party, claimed, missing);
+  const auto freed_by = [this](const Member& member) { return PagesFreedBy(member); };
+  std::vector<size_t> giving = GivingWay(Holders(freed_by), party, claimed, missing);
   std::sort(giving.begin(), giving.end(), std::greater<>());  // pausing one leaves the places of the next
   return giving;
+}
+
+std::vector<size_t> DecodeBatch::GivingWayToNew(const Claim& claim) const {
+  // What it would share may be what is given up.
+  const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens);
+  return GivingWayTo(claim.party, claimed, PagesMissing(claimed));
 }
 
 int64_t DecodeBatch::PagesHeld() const {
@@ -98,20 +108,15 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
     for (const auto& [other, reserved] : reserved_) present.push_back(reserved.party);
     if (!turns_.MayJoin(std::move(present), claim.party)) return false;
   }
-  const int64_t claimed = PagesToBegin(task, claim);
-  const int64_t missing = PagesMissing(claimed);
-  if (missing <= 0) return true;
+  if (PagesMissing(PagesToBegin(task, claim)) <= 0) return true;
   return is_first && task.SecondsSinceSubmission() >= absl::ToDoubleSeconds(kPatience) &&
-         !GivingWayTo(claim.party, claimed, missing).empty();
+         !GivingWayToNew(claim).empty();
 }
 
 void DecodeBatch::Reserve(const Task& task) {
   Claim claim = ClaimOf(task);
-  if (!members_.empty()) {
-    const int64_t claimed = PagesToBegin(task, claim);
-    if (const int64_t missing = PagesMissing(claimed); missing > 0) {
-      for (const size_t member : GivingWayTo(claim.party, claimed, missing)) Pause(member);
-    }
+  if (!members_.empty() && PagesMissing(PagesToBegin(task, claim)) > 0) {
+    for (const size_t member : GivingWayToNew(claim)) Pause(member);
   }
   reserved_.emplace(&task, std::move(claim));
   ++next_arrival_;
@@ -198,12 +203,13 @@ bool DecodeBatch::BeginResuming() {
   const DecodingSequence& sequence = *next->sequence;
   const bool alone = members_.empty() && reserved_.empty();
   const int64_t claimed = PagesClaimed(claim, sequence.num_tokens());
-  const int64_t missing = alone ? 0 : PagesMissing(claimed - sequence.pages_to_share());
+  int64_t missing = alone ? 0 : PagesMissing(claimed - sequence.pages_to_share());
+  if (missing > 0) missing = PagesMissing(claimed);  // what it would share may be what is given up
   std::vector<size_t> giving;
   int64_t pages = 0;
   for (size_t i = members_.size(); i-- > 0 && pages < missing;) {
     if (!claim.MayPause(members_[i].claim)) continue;
-    pages += PagesClaimed(members_[i]);
+    pages += PagesFreedBy(members_[i]);
     giving.push_back(i);
   }
   if (pages < missing) {

@@ -175,6 +175,8 @@ class DecodeBatch {
     return PagesUntil(claim, TokensExpected(claim, num_tokens));
   }
   int64_t PagesClaimed(const Member& member) const;
+  /// How many fewer pages are claimed when it gives up its own: those that others hold too stay.
+  int64_t PagesFreedBy(const Member& member) const;
   /// All of them together.
   int64_t PagesClaimed() const;
   /// What a task that has not begun is let in for: pages that it will share with others are there already.
@@ -188,6 +190,8 @@ class DecodeBatch {
   std::vector<PageHolder> Holders(PagesOf pages_of) const;
   /// The members that give way to the first one of a party; see page_turns.h.
   std::vector<size_t> GivingWayTo(const Party& party, int64_t claimed, int64_t missing) const;
+  /// Those that give way to one that has not begun. REQUIRES: there is no room for it
+  std::vector<size_t> GivingWayToNew(const Claim& claim) const;
   void CountSequences();
 
   PromptRunner& runner_;

@@ -125,6 +125,28 @@ int32_t AtSpanBegin(const prompt::PromptLayout& layout, int32_t num_tokens) {
   return num_tokens;
 }
 
+/// Where the first chunk that is not empty begins; INT32_MAX: there is none.
+int32_t FirstChunkBegin(const prompt::PromptLayout& layout) {
+  for (const prompt::Span& span : layout.spans) {
+    if (span.kind == prompt::SpanKind::kChunk && span.size() > 0) return span.begin;
+  }
+  return INT32_MAX;
+}
+
+/// Where the first chunk begins that was found only behind another anchor; INT32_MAX: there is none.
+int32_t FirstOtherAnchor(const blend::ReusePlan& plan) {
+  for (const blend::PlannedSpan& span : plan.spans) {
+    if (span.source == ChunkSource::kOtherAnchor) return span.begin;
+  }
+  return INT32_MAX;
+}
+
+bool IsIn(int32_t position, const TokenRanges& ranges) {
+  return std::any_of(ranges.begin(), ranges.end(), [&](const TokenRange& range) {
+    return range.begin <= position && position < range.end;
+  });
+}
+
 /// Whether some layer has KV for only some of the tokens, as those with windows have.
 bool HidesTokens(const model::ModelConfig& config, int32_t num_tokens) {
   return std::any_of(config.layers.begin(), config.layers.end(), [&](const model::LayerConfig& layer) {
@@ -167,10 +189,8 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
     prefill->again_ = *again;
     prefill->correction_ = again->correction;
   }
-  {
-    const TracedUnit traced(trace, "pages");
-    KVBLEND_RETURN_IF_ERROR(prefill->TakePages());
-  }
+  prefill->prompt_.num_tokens = static_cast<int32_t>(layout.token_ids.size());
+  KVBLEND_RETURN_IF_ERROR(prefill->TakeKeptPages());
   prefill->lookup_seconds_ = absl::ToDoubleSeconds(SteadyNow() - start);
   KVBLEND_RETURN_IF_ERROR(prefill->Plan());
   return prefill;
@@ -183,18 +203,20 @@ PromptPrefill::~PromptPrefill() {
   engine_.kept.Keep(*std::move(kept_));
 }
 
-std::optional<PromptPrefill::Source> PromptPrefill::FindSource(const Engine& engine,
-                                                               const prompt::PromptLayout& layout,
-                                                               const BlendOptions& options,
-                                                               std::string_view tenant_namespace,
-                                                               const PrefillRecord* again) {
+std::optional<SharedPrefix> PromptPrefill::FindSource(const Engine& engine,
+                                                      const prompt::PromptLayout& layout,
+                                                      const BlendOptions& options,
+                                                      std::string_view tenant_namespace,
+                                                      const PrefillRecord* again, int32_t other_anchor) {
   if (!engine.share_prefixes || !options.share_prefix) return std::nullopt;
-  const int32_t most = ExactPrefixTokens(layout, options, blend::ResolveRatio(options, engine.ratio));
+  const int32_t most =
+      ExactPrefixTokens(layout, options, blend::ResolveRatio(options, engine.ratio), other_anchor);
   const absl::Span<const int32_t> tokens = absl::MakeConstSpan(layout.token_ids).first(most);
   std::optional<SharedPrefix> prefix = engine.shared.Find(tenant_namespace, tokens);
-  const std::optional<SharedPrefix> kept = engine.kept.FindExact(tenant_namespace, tokens);
-  const bool is_running = prefix.has_value() && (!kept.has_value() || kept->num_tokens <= prefix->num_tokens);
-  if (!is_running) prefix = kept;
+  std::optional<SharedPrefix> kept = engine.kept.FindExact(tenant_namespace, tokens);
+  if (!prefix.has_value() || (kept.has_value() && kept->num_tokens > prefix->num_tokens)) {
+    prefix = std::move(kept);
+  }
   if (!prefix.has_value()) return std::nullopt;
   if (again != nullptr) {
     // What was loaded then must not be computed now, nor vice versa: the last bits may differ.
@@ -205,7 +227,7 @@ std::optional<PromptPrefill::Source> PromptPrefill::FindSource(const Engine& eng
   // Less than a page is not worth it.
   if (prefix->num_tokens < engine.runtime.page_pool->page_size()) return std::nullopt;
   prefix->loaded = RangesBefore(prefix->loaded, prefix->num_tokens);
-  return Source{*std::move(prefix), is_running};
+  return prefix;
 }
 
 int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
@@ -213,33 +235,44 @@ int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLa
                                     const PrefillRecord* again) {
   // A conversation may go on from a kept sequence, whose pages no answer holds.
   if (HistoryEnd(layout) > 0) return 0;
-  const std::optional<Source> source = FindSource(engine, layout, options, tenant_namespace, again);
-  if (!source.has_value() || !source->is_running) return 0;
-  const kv::PagePool& pool = *engine.runtime.page_pool;
-  return source->prefix.num_tokens / pool.page_size() * pool.groups().num_groups();
+  const auto find = [&](int32_t other_anchor) {
+    return FindSource(engine, layout, options, tenant_namespace, again, other_anchor);
+  };
+  std::optional<SharedPrefix> prefix = find(INT32_MAX);
+  if (!prefix.has_value()) return 0;
+  // A first chunk that the other one has computed, the store may have behind another anchor.
+  const int32_t chunk = FirstChunkBegin(layout);
+  if (!IsIn(chunk, prefix->loaded)) prefix = find(/*other_anchor=*/chunk);
+  if (!prefix.has_value()) return 0;
+  return prefix->pages->NumHeldFor(kv::PageUse::kDecoding, prefix->num_tokens);
 }
 
-absl::Status PromptPrefill::TakePages() {
-  prompt_.num_tokens = static_cast<int32_t>(layout_.token_ids.size());
-  kernels::Stream& stream = *engine_.runtime.stream;
+absl::Status PromptPrefill::TakeKeptPages() {
   // A prompt that is repeated goes on behind the same kept tokens as before, not behind any kept meanwhile.
   const int32_t most_kept = again_.has_value() ? again_->kept_tokens : HistoryEnd(layout_);
   kept_ = engine_.kept.Take(tenant_namespace_, layout_.token_ids, most_kept, options_);
-  if (kept_.has_value()) {
-    kept_tokens_ = kept_->num_tokens();
-    prompt_.pages = std::move(kept_->pages);
-    prompt_.pages->SetUse(engine_.use);
-    found_ = kept_->loaded;
-    // Other sequences may share the pages that are overwritten behind the kept tokens.
-    KVBLEND_RETURN_IF_ERROR(prompt_.pages->MakeOwn(kept_->num_tokens(), prompt_.num_tokens, stream));
-    return prompt_.pages->Grow(prompt_.num_tokens);
-  }
+  if (!kept_.has_value()) return absl::OkStatus();
+  const TracedUnit traced(trace_, "pages");
+  kept_tokens_ = kept_->num_tokens();
+  prompt_.pages = std::move(kept_->pages);
+  prompt_.pages->SetUse(engine_.use);
+  found_ = kept_->loaded;
+  // Other sequences may share the pages that are overwritten behind the kept tokens.
+  KVBLEND_RETURN_IF_ERROR(
+      prompt_.pages->MakeOwn(kept_->num_tokens(), prompt_.num_tokens, *engine_.runtime.stream));
+  return prompt_.pages->Grow(prompt_.num_tokens);
+}
+
+absl::Status PromptPrefill::TakePages() {
+  const TracedUnit traced(trace_, "pages");
   prompt_.pages = std::make_unique<kv::SequencePages>(*engine_.runtime.page_pool, engine_.use);
-  if (std::optional<Source> source = FindSource(engine_, layout_, options_, tenant_namespace_,
-                                                again_.has_value() ? &*again_ : nullptr)) {
-    shared_tokens_ = source->prefix.num_tokens;
-    found_ = std::move(source->prefix.loaded);
-    KVBLEND_RETURN_IF_ERROR(prompt_.pages->ShareFrom(*source->prefix.pages, shared_tokens_, stream));
+  if (std::optional<SharedPrefix> prefix =
+          FindSource(engine_, layout_, options_, tenant_namespace_, again_.has_value() ? &*again_ : nullptr,
+                     FirstOtherAnchor(plan_))) {
+    shared_tokens_ = prefix->num_tokens;
+    found_ = std::move(prefix->loaded);
+    KVBLEND_RETURN_IF_ERROR(
+        prompt_.pages->ShareFrom(*prefix->pages, shared_tokens_, *engine_.runtime.stream));
   }
   return prompt_.pages->Grow(prompt_.num_tokens);
 }
@@ -253,6 +286,7 @@ absl::Status PromptPrefill::Plan() {
   const int32_t kept_tokens = kept_.has_value() ? kept_->num_tokens() : 0;
   plan_ = blend::PlanReuse(layout_, options_, runtime.key_space, tenant_namespace_, engine_.chunk_store,
                            kept_tokens, again_.has_value() ? again_->reused : blend::ReusedEntries());
+  if (prompt_.pages == nullptr) KVBLEND_RETURN_IF_ERROR(TakePages());
   if (shared_tokens_ > 0) blend::ShareTokens(shared_tokens_, plan_);
   shape_ = blend::ShapeOf(plan_, config.num_layers);
   ratio_ = blend::WithMinTokens(blend::ResolveRatio(options_, engine_.ratio), shape_);
@@ -331,10 +365,7 @@ PrefillRecord PromptPrefill::record() const {
       record.reused.emplace(span.begin, span.entry->key());
       continue;
     }
-    const bool was_loaded = std::any_of(found_.begin(), found_.end(), [&](const TokenRange& range) {
-      return range.begin <= span.begin && span.begin < range.end;
-    });
-    if (!was_loaded) record.computed.push_back(span.begin);
+    if (!IsIn(span.begin, found_)) record.computed.push_back(span.begin);
   }
   return record;
 }

@@ -84,7 +84,8 @@ class PromptPrefill {
   static absl::StatusOr<std::unique_ptr<PromptPrefill>> Create(
       const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
       std::string_view tenant_namespace, RequestTrace* trace = nullptr, const PrefillRecord* again = nullptr);
-  /// How many pages that answers hold already such a prompt would begin with.
+  /// How many pages that answers hold already such a prompt would begin with, at least: what the store has of
+  /// it is not looked up.
   static int64_t PagesToShare(const Engine& engine, const prompt::PromptLayout& layout,
                               const BlendOptions& options, std::string_view tenant_namespace,
                               const PrefillRecord* again);
@@ -117,16 +118,15 @@ class PromptPrefill {
   PromptPrefill(const Engine& engine, const prompt::PromptLayout& layout, const BlendOptions& options,
                 std::string_view tenant_namespace, RequestTrace* trace);
 
-  /// Takes over what is kept of the prompt, and sets the other pages aside.
+  /// Takes over what is kept of the prompt, with pages for all of it, if anything is.
+  absl::Status TakeKeptPages();
+  /// Pages for all of a prompt that was looked up: those of another that it begins with, and its own.
   absl::Status TakePages();
-  struct Source {
-    SharedPrefix prefix;
-    bool is_running = false;
-  };
-  /// What a prompt may begin with.
-  static std::optional<Source> FindSource(const Engine& engine, const prompt::PromptLayout& layout,
-                                          const BlendOptions& options, std::string_view tenant_namespace,
-                                          const PrefillRecord* again);
+  /// What a prompt may begin with. `other_anchor`: see ExactPrefixTokens.
+  static std::optional<SharedPrefix> FindSource(const Engine& engine, const prompt::PromptLayout& layout,
+                                                const BlendOptions& options,
+                                                std::string_view tenant_namespace, const PrefillRecord* again,
+                                                int32_t other_anchor);
   /// Lets others share what is exact of it.
   void OfferPrefix();
   /// Looks up the chunks and decides; anew when an entry turns out to be lost.

@@ -45,7 +45,7 @@ void AppendRange(TokenRange range, TokenRanges& ranges) {
 }
 
 int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
-                          const RatioOptions& ratio) {
+                          const RatioOptions& ratio, int32_t other_anchor) {
   if (blend.reuse == Reuse::kNothing) return 0;
   const int32_t question = layout.spans.back().begin;
   if (RecomputesEverything(blend, ratio)) return question;
@@ -55,7 +55,7 @@ int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions
   if (!isolated && !layout.anchor_is_prefix) exact_place = -1;
   for (const prompt::Span& span : layout.spans) {
     if (span.kind != prompt::SpanKind::kChunk || span.size() == 0) continue;
-    if (span.begin != exact_place) return span.begin;
+    if (span.begin != exact_place || span.begin >= other_anchor) return span.begin;
     exact_place = -1;
   }
   return question;

@@ -42,10 +42,11 @@ int32_t AgreeUntil(const TokenRanges& a, const TokenRanges& b);
 /// REQUIRES: it begins where the last one of `ranges` ends, or behind.
 void AppendRange(TokenRange range, TokenRanges& ranges);
 
-/// How many leading tokens of a prompt would be exact if it were prefilled by itself, without looking at the
-/// store: all before the second chunk, and where everything is recomputed all before the question.
+/// How many leading tokens of a prompt would be exact if it were prefilled by itself: all before the second
+/// chunk, and where everything is recomputed all before the question. `other_anchor`: where the first chunk
+/// begins that the store has only behind another anchor, as which it is not exact; INT32_MAX: there is none.
 int32_t ExactPrefixTokens(const prompt::PromptLayout& layout, const BlendOptions& blend,
-                          const RatioOptions& ratio);
+                          const RatioOptions& ratio, int32_t other_anchor);
 
 /// What another sequence may begin with.
 struct SharedPrefix {

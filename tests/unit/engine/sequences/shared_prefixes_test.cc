@@ -55,19 +55,37 @@ prompt::PromptLayout LayoutOf(int32_t history) {
 
 TEST(ExactPrefixTest, EndsWhereTheFirstTokensWouldBeBlended) {
   const prompt::PromptLayout first = LayoutOf(0), later = LayoutOf(7);
-  EXPECT_EQ(ExactPrefixTokens(first, {}, {}), 15) << "the second chunk that has tokens";
-  EXPECT_EQ(ExactPrefixTokens(later, {}, {}), 12) << "behind a history even the first one";
-  EXPECT_EQ(ExactPrefixTokens(first, {.anchoring = Anchoring::kIsolated}, {}), 5);
-  EXPECT_EQ(ExactPrefixTokens(first, {.reuse = Reuse::kPrefix}, {}), 35);
-  EXPECT_EQ(ExactPrefixTokens(first, {.policy = Policy::kAll}, {}), 35);
-  EXPECT_EQ(ExactPrefixTokens(first, {}, {.ratio = 1}), 35);
-  EXPECT_EQ(ExactPrefixTokens(first, {}, {.mode = RatioMode::kAuto, .ratio = 1}), 15);
-  EXPECT_EQ(ExactPrefixTokens(first, {.policy = Policy::kLink}, {.ratio = 1}), 15);
-  EXPECT_EQ(ExactPrefixTokens(first, {.reuse = Reuse::kNothing, .policy = Policy::kAll}, {}), 0);
+  EXPECT_EQ(ExactPrefixTokens(first, {}, {}, INT32_MAX), 15) << "the second chunk that has tokens";
+  EXPECT_EQ(ExactPrefixTokens(later, {}, {}, INT32_MAX), 12) << "behind a history even the first one";
+  EXPECT_EQ(ExactPrefixTokens(first, {.anchoring = Anchoring::kIsolated}, {}, INT32_MAX), 5);
+  EXPECT_EQ(ExactPrefixTokens(first, {.reuse = Reuse::kPrefix}, {}, INT32_MAX), 35);
+  EXPECT_EQ(ExactPrefixTokens(first, {.policy = Policy::kAll}, {}, INT32_MAX), 35);
+  EXPECT_EQ(ExactPrefixTokens(first, {}, {.ratio = 1}, INT32_MAX), 35);
+  EXPECT_EQ(ExactPrefixTokens(first, {}, {.mode = RatioMode::kAuto, .ratio = 1}, INT32_MAX), 15);
+  EXPECT_EQ(ExactPrefixTokens(first, {.policy = Policy::kLink}, {.ratio = 1}, INT32_MAX), 15);
+  // The first chunk, stored behind another anchor, is exact only where it is recomputed.
+  EXPECT_EQ(ExactPrefixTokens(first, {}, {}, 5), 5);
+  EXPECT_EQ(ExactPrefixTokens(first, {}, {}, 15), 15);
+  EXPECT_EQ(ExactPrefixTokens(first, {.policy = Policy::kAll}, {}, 5), 35);
+  EXPECT_EQ(ExactPrefixTokens(first, {.reuse = Reuse::kNothing, .policy = Policy::kAll}, {}, INT32_MAX), 0);
 }
 
 const std::string kLong(90, 'x');
 const std::vector<std::string> kThreeTexts = {kLong, "Rome is in Italy.\n", std::string(30, 'a')};
+
+/// A prompt that has been prefilled to be scored; the engine thread waits with it.
+struct HeldScore {
+  struct Observer : ScoreObserver {
+    absl::Notification started, go_on, done;
+    void OnPrompt(const PromptReport&) override {
+      started.Notify();
+      go_on.WaitForNotification();
+    }
+    void OnToken(const ScoredToken&) override {}
+    void OnDone(const absl::Status&) override { done.Notify(); }
+  };
+  const std::shared_ptr<Observer> observer = std::make_shared<Observer>();
+};
 
 class SharedPrefixesTest : public EngineFixture, public testing::WithParamInterface<double> {
  protected:
@@ -77,7 +95,7 @@ class SharedPrefixesTest : public EngineFixture, public testing::WithParamInterf
     options.num_threads = 2;
     options.gemm = "f32";
     options.itl_target_seconds = 1e-9;
-    options.max_prefills = 1;  // so that each finds what the one before it has done
+    options.max_prefills = max_prefills_;
     options.max_context_tokens = 400;
     options.max_batch_tokens = batch_tokens_;
     options.max_batch_size = 8;
@@ -141,6 +159,7 @@ class SharedPrefixesTest : public EngineFixture, public testing::WithParamInterf
 
   bool share_ = true;
   int32_t max_draft_tokens_ = 7;
+  int32_t max_prefills_ = 1;  // so that each finds what the one before it has done
   int64_t batch_tokens_ = 400;
   std::mt19937 random_{20261123};
 };
@@ -221,8 +240,8 @@ TEST_P(SharedPrefixesTest, WhatIsRecomputedDoesNotDependOnOthers) {
 TEST_P(SharedPrefixesTest, APoolWithRoomForOneServesSeveral) {
   std::vector<GenerateRequest> requests;
   for (int i = 0; i < 6; ++i) {
-    GenerateRequest request = Request({kLong, ""});
-    request.prompt.system_text = std::string(100, 's');
+    GenerateRequest request = Request({"A chunk.\n", ""});
+    request.prompt.system_text = std::string(180, 's');
     request.prompt.question = "Question " + std::to_string(i);
     request.sampling.max_tokens = 40;
     requests.push_back(std::move(request));
@@ -239,11 +258,83 @@ TEST_P(SharedPrefixesTest, APoolWithRoomForOneServesSeveral) {
       ASSERT_TRUE(answer->status.ok()) << answer->status;
       most = std::max<size_t>(most, answer->prompts[0].shared_tokens);
     }
-    EXPECT_EQ(most > kLong.size(), share);
+    EXPECT_EQ(most > 180, share);
     steps[share] = engine_->Stats().decode_steps - before;
     EXPECT_EQ(engine_->Stats().preemptions, 0);
   }
   EXPECT_LT(steps[true], steps[false] * 2 / 3) << "most of them decoded together";
+}
+
+// The pages of a prompt that is scored are free soon, and were never counted as those of answers.
+TEST_P(SharedPrefixesTest, WhatIsScoredMakesNoRoomForAnswers) {
+  max_draft_tokens_ = 0;
+  max_prefills_ = 4;
+  Restart(/*share=*/true, 400);
+  const auto request = [](char system, int length, const std::string& question, int32_t max_tokens) {
+    GenerateRequest request = Request({});
+    request.prompt.system_text = std::string(length, system);
+    request.prompt.question = question;
+    request.sampling.max_tokens = max_tokens;
+    return request;
+  };
+  // They have room one by one: an answer, a prompt to be scored, an answer to the same prompt, and a context.
+  absl::Notification decoding;
+  const auto first = std::make_shared<GenerateRecorder>();
+  first->on_text = [&, tokens = 0]() mutable {
+    if (++tokens == 2) decoding.Notify();
+  };
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  handles.push_back(*engine_->Generate(request('a', 160, "one?", 60), first));
+  decoding.WaitForNotification();
+  HeldScore scored;
+  ScoreRequest score;
+  score.prompt = request('s', 240, "two?", 1).prompt;
+  score.blend.store_misses = false;
+  score.continuation_token_ids.assign(3, 40);
+  handles.push_back(*engine_->Score(score, scored.observer));
+  scored.observer->started.WaitForNotification();
+  const auto second = std::make_shared<GenerateRecorder>();
+  handles.push_back(*engine_->Generate(request('s', 240, "three?", 40), second));
+  const auto other = std::make_shared<ScoreRecorder>();
+  score.prompt = request('q', 350, "four?", 1).prompt;
+  handles.push_back(*engine_->Score(score, other));
+  scored.observer->go_on.Notify();
+  scored.observer->done.WaitForNotification();
+  EXPECT_TRUE(other->Wait().status.ok()) << other->status;
+  EXPECT_TRUE(first->Wait().status.ok()) << first->status;
+  EXPECT_TRUE(second->Wait().status.ok()) << second->status;
+  EXPECT_EQ(engine_->Stats().preemptions, 0);
+}
+
+// What stands first is exact only behind its own anchor. Behind another one it is blended, whoever has
+// computed it meanwhile.
+TEST_P(SharedPrefixesTest, AChunkOfAnotherAnchorIsBlendedInCompanyToo) {
+  std::vector<std::vector<int32_t>> answers;
+  for (const bool share : {false, true}) {
+    Restart(share, 1600);
+    const std::string first(100, 'f');
+    PutChunksRequest put;
+    put.system_text = "Another system text.";
+    put.chunks = {first};
+    const auto stored = std::make_shared<PutRecorder>();
+    const auto putting = *engine_->PutChunks(put, stored);
+    ASSERT_TRUE(stored->Wait().status.ok()) << stored->status;
+    GenerateRequest blended = Request({first, kLong});
+    blended.blend.policy = Policy::kNone;
+    blended.blend.store_misses = false;
+    blended.sampling.max_tokens = 24;
+    GenerateRequest computed = blended;
+    computed.blend.reuse = Reuse::kPrefix;
+    computed.sampling.max_tokens = 60;
+    const auto together = Together({computed, blended, computed}, 0);
+    for (const auto& answer : together) ASSERT_TRUE(answer->status.ok()) << answer->status;
+    EXPECT_EQ(together[2]->prompts[0].shared_tokens > 100, share);
+    const PromptReport& report = together[1]->prompts[0];
+    EXPECT_EQ(report.chunks[0].source, ChunkSource::kOtherAnchor);
+    EXPECT_LT(report.shared_tokens, 100);
+    answers.push_back(together[1]->token_ids);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
 }
 
 TEST_P(SharedPrefixesTest, NobodySharesWithAnotherNamespace) {
