@@ -101,6 +101,11 @@ bool PutChunksTask::ReportStored(PromptRunner& runner) {
     runner.WaitUntilDurable(unreported_->key, absl::Now() + blend::kTurnPatience).IgnoreError();
     if (WaitsForDisk(runner)) return false;
   }
+  Report(runner);
+  return true;
+}
+
+void PutChunksTask::Report(PromptRunner& runner) {
   PutChunkProgress progress;
   progress.index = next_ - 1;
   progress.done = next_;
@@ -113,7 +118,11 @@ bool PutChunksTask::ReportStored(PromptRunner& runner) {
   unreported_.reset();
   waits_since_ = absl::InfiniteFuture();
   observer_->OnProgress(progress);
-  return true;
+}
+
+void PutChunksTask::Abandon(const absl::Status& status) {
+  if (unreported_.has_value()) Report(*runner_);
+  observer_->OnDone(status);
 }
 
 }  // namespace kvblend

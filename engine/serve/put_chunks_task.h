@@ -32,7 +32,8 @@ class PutChunksTask final : public Task {
   double continued_seconds() const override {
     return SecondsOf(next_ + 1, static_cast<int32_t>(chunk_ids_.size()));
   }
-  void Abandon(const absl::Status& status) override { observer_->OnDone(status); }
+  /// Reports a chunk that was stored before, whether or not it is on disk by now.
+  void Abandon(const absl::Status& status) override;
 
   bool unfinished() const override { return !finished_; }
   int32_t max_working_tokens() const override;
@@ -51,6 +52,8 @@ class PutChunksTask final : public Task {
   bool WaitsForDisk(PromptRunner& runner) const;
   /// Returns whether it did, or there was nothing to report.
   bool ReportStored(PromptRunner& runner);
+  /// REQUIRES: unreported_
+  void Report(PromptRunner& runner);
 
   const PutChunksRequest request_;
   const std::vector<int32_t> anchor_ids_;

@@ -92,10 +92,16 @@ void ChunkStoring::Join(blend::KeepGoing keep_going) {
     return;
   }
   ChunkStoring& owner = *found->second;
-  const absl::StatusOr<bool> done = owner.Step(keep_going);
+  bool goes_on = true;  // as it was said to the owner: asked again, it may be another answer
+  const auto keeps_going = [&] {
+    absl::Status status = keep_going();
+    goes_on = goes_on && status.ok();
+    return status;
+  };
+  const absl::StatusOr<bool> done = owner.Step(keeps_going);
   if (done.ok() && !*done) return;
   // A stored entry is found. The owner hears of an error at its next turn, unless it is this one's own.
-  if (!done.ok() && keep_going().ok()) owner.failed_ = done.status();
+  if (!done.ok() && goes_on) owner.failed_ = done.status();
   if (done.ok() || !owner.failed_.ok()) {
     engine_.in_progress.erase(address_.key);
     stage_ = Stage::kLookUp;

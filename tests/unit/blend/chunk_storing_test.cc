@@ -1,6 +1,7 @@
 // Several that store the same chunk at the same time.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "tests/unit/blend/blend_fixture.h"
@@ -72,6 +73,31 @@ TEST_P(ChunkStoringTest, WhenOneIsGivenUpTheOtherDoesItAll) {
   EXPECT_EQ(stored.num_tokens, 40);
   EXPECT_EQ(chunk_store_->Stats().duplicate_insertions, 0);
   EXPECT_EQ(chunk_store_->Stats().reservations, 0);
+}
+
+TEST_P(ChunkStoringTest, WhatFailsInAnothersLastTurnHasFailed) {
+  runner_.reset();
+  chunk_store_ = *store::ChunkStore::Create({.byte_budget = int64_t{256} << 20, .pinned_byte_limit = 1});
+  runner_ = std::make_unique<PromptRunner>(*runtime_, *chunk_store_);
+  const auto owner = runner_->BeginStoring("", {}, chunk_, {.label = "", .pinned = true});
+  const auto second = runner_->BeginStoring("", {}, chunk_, {});
+  ASSERT_FALSE(*owner->Step(KeepRunning));
+  ASSERT_FALSE(*second->Step(KeepRunning));
+  // The second one's time is over right behind the step in which what it works on turns out not to fit.
+  int usual = 0;
+  while (chunk_store_->Stats().reservations_made == 1) {
+    int asked = 0;
+    const absl::StatusOr<bool> done = second->Step([&] {
+      const bool is_late = usual > 0 && ++asked > usual;
+      return is_late ? absl::DeadlineExceededError("late") : absl::OkStatus();
+    });
+    ASSERT_TRUE(done.ok()) << done.status();
+    usual = std::max(usual, asked);
+    if (usual == 0) usual = 2;  // once by itself, once by the owner
+  }
+  EXPECT_EQ(owner->Step(KeepRunning).status().code(), absl::StatusCode::kResourceExhausted);
+  Finish(*second);
+  EXPECT_FALSE(second->TakeStored().already_present);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ChunkStoringTest, testing::Values("reference", "cpu"));

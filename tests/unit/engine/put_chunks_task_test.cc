@@ -90,6 +90,18 @@ TEST_P(PutChunksTaskTest, ACancelledOneWaitsForNoDisk) {
   EXPECT_FALSE(recorder_->progress[0].durable);
 }
 
+TEST_P(PutChunksTaskTest, OneThatIsAbandonedBetweenTwoTurnsTellsWhatIsStored) {
+  ASSERT_TRUE(RunTurn());
+  ASSERT_TRUE(recorder_->progress.empty());
+  task_->Abandon(absl::DeadlineExceededError("late"));
+  EXPECT_EQ(recorder_->Wait().status.code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_EQ(recorder_->progress.size(), 1u);
+  EXPECT_EQ(recorder_->progress[0].index, 0);
+  EXPECT_EQ(recorder_->progress[0].num_tokens, static_cast<int32_t>(chunks_[0].size()));
+  EXPECT_FALSE(recorder_->progress[0].already_present);
+  EXPECT_FALSE(recorder_->progress[0].durable);
+}
+
 TEST_P(PutChunksTaskTest, AChunkThatCannotBeWrittenIsNotWaitedFor) {
   write_status_ = absl::UnavailableError("the disk is gone");
   may_write_.Notify();
