@@ -31,7 +31,8 @@ constexpr NamedValue<PromptPart> kPromptParts[] = {{PromptPart::kSystem, "system
 constexpr NamedValue<Tier> kTiers[] = {{Tier::kNone, "none"},
                                        {Tier::kHostMemory, "host_memory"},
                                        {Tier::kDisk, "disk"},
-                                       {Tier::kRedis, "redis"}};
+                                       {Tier::kRedis, "redis"},
+                                       {Tier::kPages, "pages"}};
 constexpr NamedValue<FinishReason> kFinishReasons[] = {{FinishReason::kEndOfText, "end_of_text"},
                                                        {FinishReason::kStopString, "stop_string"},
                                                        {FinishReason::kMaxTokens, "max_tokens"},

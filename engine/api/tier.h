@@ -5,6 +5,12 @@
 
 namespace kvblend {
 
-enum class Tier : uint8_t { kNone, kHostMemory, kDisk, kRedis };
+enum class Tier : uint8_t {
+  kNone,
+  kHostMemory,
+  kDisk,
+  kRedis,
+  kPages,  // nowhere to be loaded from: in KV pages that another request holds
+};
 
 }  // namespace kvblend

@@ -286,6 +286,7 @@ void ShareTokens(int32_t shared_tokens, ReusePlan& plan) {
     if (span.source != ChunkSource::kExact) plan.exact_tokens += span.num_tokens();
     span.source = ChunkSource::kExact;
     span.entry.reset();
+    if (span.num_tokens() > 0) span.tier = Tier::kPages;
   }
   std::erase_if(plan.candidates.spans, [&](const CandidateSpan& candidate) {
     if (candidate.begin >= shared_tokens) return false;

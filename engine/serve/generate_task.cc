@@ -186,7 +186,7 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
     NoteStop();
   } else if (result_.completion_tokens >= request_.sampling.max_tokens) {
     finish_ = FinishReason::kMaxTokens;
-  } else if (prompt_.num_tokens >= runtime_.max_context_tokens) {
+  } else if (prompt_.num_tokens + 1 >= runtime_.max_context_tokens) {  // this token has no KV yet
     finish_ = FinishReason::kContextFull;
   }
   observer_->OnText(delta);

@@ -59,14 +59,15 @@ absl::Status RequestValidator::CheckTextBytes(int64_t bytes) const {
       absl::StrCat("the request's texts have ", bytes, " bytes; allowed: at most ", options_.max_text_bytes));
 }
 
-absl::Status RequestValidator::CheckPrompt(const Prompt& prompt) const {
+absl::Status RequestValidator::CheckPrompt(const Prompt& prompt, int64_t other_bytes) const {
   if (prompt.split.value_or(PromptSplit::kNone) != PromptSplit::kNone && !prompt.chunks.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("prompt.split is ", std::string(Name(*prompt.split)),
                                                    " and chunks has ", prompt.chunks.size(),
                                                    " entries; allowed: split only without chunks"));
   }
   size_t chunks = prompt.chunks.size();
-  int64_t bytes = prompt.system_text.size() + prompt.lead_in.size() + prompt.question.size();
+  int64_t bytes = other_bytes + static_cast<int64_t>(prompt.system_text.size() + prompt.lead_in.size() +
+                                                     prompt.question.size());
   for (const std::string& chunk : prompt.chunks) bytes += chunk.size();
   for (const Turn& turn : prompt.history) {
     bytes += turn.text.size() + turn.lead_in.size();
@@ -79,7 +80,9 @@ absl::Status RequestValidator::CheckPrompt(const Prompt& prompt) const {
 
 absl::Status RequestValidator::Check(const GenerateRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
-  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  int64_t stop_bytes = 0;
+  for (const std::string& stop : request.sampling.stop) stop_bytes += static_cast<int64_t>(stop.size());
+  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt, stop_bytes));
   KVBLEND_RETURN_IF_ERROR(blend::ValidateBlendOptions(request.blend, runtime_.config.num_layers));
   KVBLEND_RETURN_IF_ERROR(CheckReadNamespaces("blend.read_namespaces", request.blend.read_namespaces));
   for (size_t i = 0; i < request.sampling.stop.size(); ++i) {
@@ -90,9 +93,8 @@ absl::Status RequestValidator::Check(const GenerateRequest& request) const {
 
 absl::Status RequestValidator::Check(const ScoreRequest& request) const {
   KVBLEND_RETURN_IF_ERROR(CheckCaller(request.caller));
-  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt));
+  KVBLEND_RETURN_IF_ERROR(CheckPrompt(request.prompt, static_cast<int64_t>(request.continuation.size())));
   KVBLEND_RETURN_IF_ERROR(CheckReadNamespaces("blend.read_namespaces", request.blend.read_namespaces));
-  KVBLEND_RETURN_IF_ERROR(CheckTextBytes(request.continuation.size()));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("continuation", request.continuation));
   if (request.continuation.empty() == request.continuation_token_ids.empty()) {
     return absl::InvalidArgumentError(

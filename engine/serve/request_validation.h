@@ -51,7 +51,8 @@ class RequestValidator {
   absl::Status CheckReadNamespaces(const std::string& field, const std::vector<std::string>& names) const;
   absl::Status CheckChunkCount(size_t count) const;
   absl::Status CheckTextBytes(int64_t bytes) const;
-  absl::Status CheckPrompt(const Prompt& prompt) const;
+  /// `other_bytes`: of the request's other texts.
+  absl::Status CheckPrompt(const Prompt& prompt, int64_t other_bytes) const;
 
   const EngineOptions& options_;
   const ModelRuntime& runtime_;

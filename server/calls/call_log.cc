@@ -1,6 +1,5 @@
 #include "server/calls/call_log.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -62,12 +61,7 @@ void CallLog::Note(const v1::GenerateEvent& event) {
     completion_tokens_ += event.text().token_ids_size();
     metrics_->CountGeneratedTokens(event.text().token_ids_size());
   }
-  if (event.has_finished()) {
-    metrics_->ObserveGenerate(event.finished());
-    // Tokens without text, such as the one that ends the answer.
-    metrics_->CountGeneratedTokens(
-        std::max<int64_t>(0, event.finished().usage().completion_tokens() - completion_tokens_));
-  }
+  if (event.has_finished()) metrics_->ObserveGenerate(event.finished());
 }
 
 void CallLog::Note(const v1::ScoreEvent& event) {

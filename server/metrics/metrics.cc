@@ -218,7 +218,8 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   }
   impl_->chunk_lookups.Increment(report.chunks_size());
   for (const v1::ChunkReport& chunk : report.chunks()) {
-    if (chunk.source() == v1::CHUNK_SOURCE_MISS) continue;
+    // A chunk without tokens is exact, and was found nowhere.
+    if (chunk.source() == v1::CHUNK_SOURCE_MISS || chunk.tier() == v1::TIER_UNSPECIFIED) continue;
     if (chunk.source() == v1::CHUNK_SOURCE_BYPASSED) {
       impl_->bypassed.Add({{"tier", Name(chunk.tier())}}).Increment();
       continue;

@@ -66,9 +66,21 @@ TEST_F(EngineLimitsTest, APromptLongerThanTheContextIsRefusedAndOneThatFitsRunsU
     request.sampling.max_tokens = max_tokens;
     const auto recorder = Generate(request);
     EXPECT_EQ(recorder->result.finish_reason, FinishReason::kContextFull);
-    EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens,
-              301);  // the last one needs no KV
+    EXPECT_EQ(recorder->result.prompt_tokens + recorder->result.completion_tokens, 300);
   }
+}
+
+TEST_F(EngineLimitsTest, AllTextsOfARequestCountTogether) {
+  ScoreRequest score;
+  score.prompt.question = std::string(100, 'q');
+  score.continuation = std::string(4000, 'c');
+  EXPECT_THAT(engine_->Score(score, std::make_shared<ScoreRecorder>()).status().message(),
+              HasSubstr("the request's texts have 4100 bytes; allowed: at most 4096"));
+  ExpectInvalidWhen(
+      [](GenerateRequest& r) {
+        r.sampling.stop = {std::string(2500, 's'), std::string(2500, 't')};
+      },
+      "allowed: at most 4096");
 }
 
 TEST_F(EngineLimitsTest, AChunkLargerThanTheContextIsRefused) {
