@@ -69,7 +69,7 @@ struct StoreStats {
   int64_t insertions = 0;
   int64_t inserted_bytes = 0;
   int64_t duplicate_insertions = 0;  // the key was already resident: nothing stored
-  int64_t rejected_insertions = 0;   // did not fit
+  int64_t rejected_insertions = 0;   // did not fit, or never would have
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
   int64_t erased = 0;  // entries removed by Erase and Clear, from all tiers

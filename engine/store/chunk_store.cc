@@ -370,12 +370,17 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   }
   const int64_t pinned_bytes = index_.pinned_bytes();
   if (kv_bytes > options_.byte_budget - pinned_bytes - kEntryOverheadBytes) {
+    ++stats_.rejected_insertions;
     return absl::ResourceExhaustedError(absl::StrCat(
         "chunk store: a chunk of ", address.num_tokens, " tokens needs ", kv_bytes + kEntryOverheadBytes,
         " bytes; the budget is ", options_.byte_budget, " bytes, of which ", pinned_bytes, " are pinned"));
   }
-  KVBLEND_RETURN_IF_ERROR(
-      index_.CheckNamespace(address.tenant_namespace, kv_bytes + kEntryOverheadBytes, /*kept=*/0));
+  if (absl::Status fits =
+          index_.CheckNamespace(address.tenant_namespace, kv_bytes + kEntryOverheadBytes, /*kept=*/0);
+      !fits.ok()) {
+    ++stats_.rejected_insertions;
+    return fits;
+  }
   ++stats_.reservations_made;
   reserved_.insert(address.key);
   return Reservation(*this, address);

@@ -83,6 +83,7 @@ TEST_F(ReservationTest, AnInsertFromElsewhereServesEverybodyAndTheHolderLater) {
 TEST_F(ReservationTest, WhatCanNeverFitIsRefusedBeforeItIsComputed) {
   const ChunkAddress large = SmallAddress(1, 1000);
   EXPECT_EQ(store_->LookupOrReserve(large).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store_->Stats().rejected_insertions, 1);
   ChunkAddress bad = address_;
   bad.num_tokens = -1;
   EXPECT_EQ(store_->LookupOrReserve(bad).status().code(), absl::StatusCode::kInvalidArgument);
