@@ -32,9 +32,10 @@ absl::StatusOr<Digest> DigestFromHex(std::string_view hex) {
     const int high = HexValue(hex[2 * i]);
     const int low = HexValue(hex[2 * i + 1]);
     if (high < 0 || low < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("key '", absl::CHexEscape({hex.data(), hex.size()}),
-                                                     "' is not hexadecimal at character ",
-                                                     high < 0 ? 2 * i : 2 * i + 1));
+      // Without the key itself: whatever it is, a client wrote it, and it would be in the log.
+      return absl::InvalidArgumentError(absl::StrCat("key is not hexadecimal at character ",
+                                                     high < 0 ? 2 * i : 2 * i + 1, "; a key is ",
+                                                     2 * digest.size(), " hexadecimal digits"));
     }
     digest[i] = static_cast<uint8_t>(high * 16 + low);
   }

@@ -17,6 +17,7 @@
 #include "engine/api/namespace_limit.h"
 #include "engine/api/request.h"
 #include "server/convert/enums.h"
+#include "server/convert/requests.h"
 #include "server/json/json.h"
 
 namespace kvblend::server {
@@ -221,10 +222,13 @@ class TenantCalls : public Calls {
  private:
   template <typename Request>
   absl::Status TakeNamespace(Request& request) const {
+    KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
     if (!request.namespace_().empty() && request.namespace_() != tenant_.chunk_namespace) {
-      return absl::PermissionDeniedError(absl::StrCat("namespace is '", request.namespace_(), "'; allowed: '",
-                                                      tenant_.chunk_namespace,
-                                                      "', the one of the key, or none"));
+      const std::string allowed =
+          absl::StrCat("; allowed: '", tenant_.chunk_namespace, "', the one of the key, or none");
+      return LogAs(
+          absl::PermissionDeniedError(absl::StrCat("namespace is ", Quoted(request.namespace_()), allowed)),
+          absl::StrCat("namespace is another", allowed));
     }
     request.set_namespace_(tenant_.chunk_namespace);
     return absl::OkStatus();
@@ -237,11 +241,15 @@ class TenantCalls : public Calls {
   /// All that the tenant may read, unless the request names some of it.
   absl::Status TakeReadable(const std::string& field,
                             google::protobuf::RepeatedPtrField<std::string>* names) const {
-    for (const std::string& name : *names) {
+    for (int i = 0; i < names->size(); ++i) {
+      const std::string& name = names->Get(i);
       if (MayRead(name) || name == tenant_.chunk_namespace) continue;
-      return absl::PermissionDeniedError(
-          absl::StrCat(field, " has '", name, "'; allowed: those that the key may read (",
-                       tenant_.read.empty() ? "none" : absl::StrJoin(tenant_.read, ", "), ")"));
+      KVBLEND_RETURN_IF_ERROR(CheckNamespace(absl::StrCat(field, "[", i, "]"), name));
+      const std::string allowed =
+          absl::StrCat("; allowed: those that the key may read (",
+                       tenant_.read.empty() ? "none" : absl::StrJoin(tenant_.read, ", "), ")");
+      return LogAs(absl::PermissionDeniedError(absl::StrCat(field, " has ", Quoted(name), allowed)),
+                   absl::StrCat(field, " has another", allowed));
     }
     if (names->empty()) names->Assign(tenant_.read.begin(), tenant_.read.end());
     return absl::OkStatus();

@@ -3,10 +3,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "base/status_macros.h"
 #include "server/convert/parse_message.h"
+#include "server/json/json.h"
 #include "server/openai/error.h"
 
 namespace kvblend::server {
@@ -43,7 +45,10 @@ absl::Status CheckQuery(const HttpRequest& request, std::initializer_list<absl::
   for (auto name = names.begin(); problem.empty() && name != names.end(); ++name) {
     problem = Utf8Problem(std::string(*name), QueryValue(request.query, std::string(*name)));
   }
-  return problem.empty() ? absl::OkStatus() : absl::InvalidArgumentError(problem);
+  if (problem.empty()) return absl::OkStatus();
+  const std::string allowed = names.size() == 0 ? "none" : absl::StrJoin(names, ", ");
+  return LogAs(absl::InvalidArgumentError(problem),
+               absl::StrCat("the query is not as it has to be; known here, each once: ", allowed));
 }
 
 HttpResponse ErrorResponse(const absl::Status& status) {

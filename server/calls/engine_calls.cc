@@ -154,6 +154,7 @@ absl::StatusOr<v1::PrefetchChunksResponse> EngineCalls::Prefetch(v1::PrefetchChu
 
 absl::StatusOr<v1::StatChunksResponse> EngineCalls::Stat(v1::StatChunksRequest request) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChunkKey> keys, ParseKeys(request.keys()));
   v1::StatChunksResponse response;
   const std::vector<std::optional<ChunkInfo>> infos = engine->chunks().StatAll(request.namespace_(), keys);
@@ -169,6 +170,7 @@ absl::StatusOr<v1::StatChunksResponse> EngineCalls::Stat(v1::StatChunksRequest r
 
 absl::StatusOr<v1::ListChunksResponse> EngineCalls::List(v1::ListChunksRequest request) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
   KVBLEND_ASSIGN_OR_RETURN(
       const ChunkPage page,
       engine->chunks().List(request.namespace_(), request.page_token(),
@@ -181,6 +183,7 @@ absl::StatusOr<v1::ListChunksResponse> EngineCalls::List(v1::ListChunksRequest r
 
 absl::StatusOr<v1::DeleteChunksResponse> EngineCalls::Delete(v1::DeleteChunksRequest request) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
   v1::DeleteChunksResponse response;
   if (request.all()) {
     if (!request.keys().empty()) {
@@ -203,6 +206,7 @@ absl::StatusOr<v1::DeleteChunksResponse> EngineCalls::Delete(v1::DeleteChunksReq
 
 absl::StatusOr<v1::PinChunksResponse> EngineCalls::Pin(v1::PinChunksRequest request) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChunkKey> keys, ParseKeys(request.keys()));
   ChunkCatalog& chunks = engine->chunks();
   const bool pin = !request.has_pinned() || request.pinned();

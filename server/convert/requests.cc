@@ -12,6 +12,8 @@
 namespace kvblend::server {
 namespace {
 
+constexpr size_t kMaxNamespaceBytes = 128;  // as in engine/api/request.h
+
 absl::Status UnknownEnumValue(const std::string& field, int number,
                               const google::protobuf::EnumDescriptor& descriptor) {
   std::string allowed;
@@ -190,6 +192,12 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
   to.chunks = TakeStrings(request.mutable_chunks());
   to.read_namespaces = TakeStrings(request.mutable_read_namespaces());
   return to;
+}
+
+absl::Status CheckNamespace(const std::string& field, const std::string& name) {
+  if (name.size() <= kMaxNamespaceBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " has ", name.size(), " bytes; allowed: at most ", kMaxNamespaceBytes));
 }
 
 absl::StatusOr<std::vector<ChunkKey>> ParseKeys(const google::protobuf::RepeatedPtrField<std::string>& keys) {

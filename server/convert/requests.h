@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "engine/api/chunk_key.h"
 #include "engine/api/correction.h"
@@ -29,6 +30,10 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
 absl::StatusOr<CorrectionAction> FromProto(const v1::UpdateCorrectionRequest& request);
 
 inline constexpr int kMaxKeysPerRequest = 1000;
+
+/// Whether `name`, which is in `field` of a request, is short enough for a namespace. For calls that do not
+/// come to the engine as a request, which checks the rest of them itself.
+absl::Status CheckNamespace(const std::string& field, const std::string& name);
 
 /// 1 to kMaxKeysPerRequest keys.
 absl::StatusOr<std::vector<ChunkKey>> ParseKeys(const google::protobuf::RepeatedPtrField<std::string>& keys);

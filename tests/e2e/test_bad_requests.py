@@ -98,9 +98,27 @@ def test_store_calls_name_what_is_wrong(v1, server):
         (server.chunks.List, v1.ListChunksRequest(page_size=0), "page_size is 0; allowed: 1 to 1000"),
         (server.chunks.List, v1.ListChunksRequest(page_size=1001), "page_size is 1001"),
     ]
+    long, keys = "n" * 129, ["a" * 64]
+    calls += [(call, request, "namespace has 129 bytes; allowed: at most 128") for call, request in (
+        (server.chunks.Stat, v1.StatChunksRequest(namespace=long, keys=keys)),
+        (server.chunks.List, v1.ListChunksRequest(namespace=long)),
+        (server.chunks.Delete, v1.DeleteChunksRequest(namespace=long, keys=keys)),
+        (server.chunks.Delete, v1.DeleteChunksRequest(namespace=long, all=True)),
+        (server.chunks.Pin, v1.PinChunksRequest(namespace=long, keys=keys)))]
     for call, request, expected in calls:
         with refused("INVALID_ARGUMENT", expected):
             call(request)
+
+
+def test_what_a_client_writes_where_something_else_is_due_is_not_in_the_log(server):
+    text = "heliotrope".ljust(64, "0")
+    refusals = [(f"/v1/chunks?{text}=1", None, "is not known in a query here; allowed: namespace"),
+                (f"/v1/chunks/{text}", None, "key is not hexadecimal at character 0"),
+                ("/v1/chunks/pin", {"keys": [text]}, "keys[0]: key is not hexadecimal at character 0")]
+    for path, body, expected in refusals:
+        status, told = http(server, path, body=body)
+        assert status == 400 and expected in told["error"]["message"], told
+    assert "heliotrope" not in server.log()
 
 
 def refusal_of(server, method, data):

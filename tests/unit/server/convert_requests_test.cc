@@ -186,6 +186,11 @@ TEST(ConvertRequestsTest, KeysAreCountedAndChecked) {
   request.mutable_keys()->DeleteSubrange(2, 999);
   request.set_keys(1, "zz");
   EXPECT_THAT(std::string(ParseKeys(request.keys()).status().message()), HasSubstr("keys[1]: "));
+  request.set_keys(1, std::string(63, 'a') + "\n");
+  EXPECT_EQ(ParseKeys(request.keys()).status(),
+            absl::InvalidArgumentError(
+                "keys[1]: key is not hexadecimal at character 63; a key is 64 hexadecimal digits"))
+      << "which quotes nothing of it, as it will be in the log";
 }
 
 }  // namespace

@@ -104,6 +104,32 @@ TEST_F(EngineCallsTest, PagesAndKeysHaveLimits) {
   EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("none, as all is set"));
 }
 
+TEST_F(EngineCallsTest, NamespacesHaveTheSameLimitInCallsAboutWhatIsStored) {
+  const absl::Status too_long = absl::InvalidArgumentError("namespace has 129 bytes; allowed: at most 128");
+  const auto ask = [&](const std::string& name, const auto& expect) {
+    v1::StatChunksRequest stat;
+    v1::DeleteChunksRequest remove, clear;
+    v1::PinChunksRequest pin;
+    v1::ListChunksRequest list;
+    for (auto* keys : {stat.mutable_keys(), remove.mutable_keys(), pin.mutable_keys()}) {
+      keys->Add(std::string(64, '0'));
+    }
+    clear.set_all(true);
+    for (std::string* field :
+         {stat.mutable_namespace_(), remove.mutable_namespace_(), clear.mutable_namespace_(),
+          pin.mutable_namespace_(), list.mutable_namespace_()}) {
+      *field = name;
+    }
+    expect(calls_.Stat(stat).status());
+    expect(calls_.Delete(remove).status());
+    expect(calls_.Delete(clear).status());
+    expect(calls_.Pin(pin).status());
+    expect(calls_.List(list).status());
+  };
+  ask(std::string(128, 'n'), [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
+  ask(std::string(129, 'n'), [&](const absl::Status& status) { EXPECT_EQ(status, too_long); });
+}
+
 // The slot passes the pointer on and never follows it.
 Engine* SomeEngine() {
   static int place = 0;
