@@ -21,6 +21,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "server/config/engine_flags.h"
 #include "server/config/help_format.h"
 #include "server/config/value_checks.h"
@@ -309,12 +311,11 @@ class SettingsFile : public CLI::ConfigTOML {
     input.read(text.data(), static_cast<std::streamsize>(text.size()));
     text.resize(static_cast<size_t>(input.gcount()));
     if (text.size() > size_t{kMaxConfigBytes}) Refuse("has more than ", kMaxConfigBytes, " bytes");
+    CheckLines(text);
     std::istringstream lines(text);
     std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(lines);
     std::set<const CLI::Option*> seen;
     for (const CLI::ConfigItem& item : items) {
-      if (item.name == "++")
-        Refuse("'[", item.parents.back(), "]' is no setting; allowed: lines without sections");
       const CLI::Option* option = item.parents.empty() ? Find(item.name) : nullptr;
       if (option == nullptr || !option->get_configurable()) Refuse("'", item.fullname(), "' is no setting");
       if (!seen.insert(option).second) Refuse("'", item.name, "' is there twice");
@@ -323,6 +324,29 @@ class SettingsFile : public CLI::ConfigTOML {
   }
 
  private:
+  // What CLI11 would say nothing about: it takes "[default]" for no section, and skips lines of one or two
+  // characters, such as "[]" and "=1".
+  void CheckLines(const std::string& text) const {
+    bool in_list = false;  // that an earlier line has begun
+    for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      line = absl::StripAsciiWhitespace(line);
+      if (in_list) {
+        in_list = !absl::EndsWith(line, "]");
+        continue;
+      }
+      if (line.empty() || line.front() == '#' || line.front() == ';') continue;
+      if (line.front() == '[' && line.back() == ']') {
+        Refuse("'", line, "' is no setting; allowed: lines without sections");
+      }
+      if (line.size() < 3) Refuse("'", line, "' is no setting");
+      const std::pair<absl::string_view, absl::string_view> parts =
+          absl::StrSplit(line, absl::MaxSplits('=', 1));
+      const absl::string_view value =
+          absl::StripAsciiWhitespace(parts.second.substr(0, parts.second.find('#')));
+      in_list = value.size() > 1 && value.front() == '[' && value.back() != ']';
+    }
+  }
+
   const CLI::Option* Find(const std::string& name) const {
     const CLI::Option* option = app_.get_option_no_throw("--" + name);
     return option != nullptr ? option : app_.get_option_no_throw(name);

@@ -414,13 +414,22 @@ TEST_F(ServerConfigTest, EveryLineOfTheFileIsASetting) {
     std::ofstream(path) << lines;
     return Parse({"--model=m", "--config", path.c_str()});
   };
-  EXPECT_TRUE(parse("# a remark\n\nthreads=1\nno-self-check=true\n").config);
+  EXPECT_TRUE(parse("# a remark\n;\n #\n \n\nthreads=1\nno-self-check=true\n").config);
+  const ParsedConfig list = parse("api-allowed-hosts = [\"a\",  # two\n\"b\"\n]\nthreads = 3\n");
+  ASSERT_TRUE(list.config) << list.error_output;
+  EXPECT_EQ(list.config->engine.num_threads, 3);
   const std::pair<const char*, const char*> cases[] = {
       {"threads=1\napi-key=/dev/null\n", "'api-key' is no setting"},
       {"api_keys=/dev/null\n", "'api_keys' is no setting"},
       {"no-such-thing\n", "'no-such-thing' is no setting"},
       {"server.threads=1\n", "'server.threads' is no setting"},
       {"[server]\nthreads=1\n", "'[server]' is no setting; allowed: lines without sections"},
+      {"threads=1\n [default] \n", "'[default]' is no setting; allowed: lines without sections"},
+      {"[]\nthreads=1\n", "'[]' is no setting; allowed: lines without sections"},
+      {"api-allowed-hosts=[a,\n[b]\n[c]\n", "'[c]' is no setting; allowed: lines without sections"},
+      {"=1\n", "'=1' is no setting"},
+      {"= 1\n", "'' is no setting"},
+      {"x\r\n", "'x' is no setting"},
       {"version=true\n", "'version' is no setting"},
       {"threads=1\npage-size=8\nthreads=2\n", "'threads' is there twice"}};
   for (const auto& [lines, message] : cases) {
