@@ -30,7 +30,6 @@ namespace {
 
 constexpr char kUnixPrefix[] = "unix:";
 constexpr int kAcceptPauseMs = 100;  // when the system has no descriptor left
-constexpr absl::Duration kWarnEvery = absl::Minutes(1);
 // A server that starts holds the lock of its path for less than a millisecond.
 constexpr absl::Duration kLockPatience = absl::Seconds(5), kLockRetry = absl::Milliseconds(5);
 
@@ -270,20 +269,30 @@ void Listener::Run() {
 void Listener::Accept(int listening_fd) {
   const int fd = accept4(listening_fd, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
-    const bool none_left = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    const int error = errno;
+    if (error != EMFILE && error != ENFILE && error != ENOBUFS && error != ENOMEM) return;
+    if (warn_waiting_.IsDue()) {
+      spdlog::warn("gRPC: connections have to wait, as none can be accepted: {}", strerror(error));
+    }
     pollfd stop = {.fd = stop_.get(), .events = POLLIN, .revents = 0};
-    if (none_left) poll(&stop, 1, kAcceptPauseMs);
+    poll(&stop, 1, kAcceptPauseMs);
     return;
   }
-  if (connections_.HasRoom()) {
+  const bool has_room = connections_.HasRoom();
+  if (has_room && LeavesSpareFiles(fd)) {
     connections_.Add(fd);
     on_connection_(listening_fd, fd);
     return;
   }
   // Before any byte of HTTP/2: clients take it for a failed connection, and wait longer before the next.
   close(fd);
-  if (const absl::Time now = SteadyNow(); now - last_warning_ >= kWarnEvery) {
-    last_warning_ = now;
+  if (!warn_refused_.IsDue()) return;
+  if (has_room) {
+    spdlog::warn(
+        "gRPC: a connection was closed because it is open file {}; the last that the system allows are kept "
+        "for health pages, chunks on disk and the like",
+        fd);
+  } else {
     spdlog::warn("gRPC: a connection was closed because there are --grpc-max-connections, {}, already",
                  max_connections_);
   }

@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "server/files/descriptor.h"
+#include "server/files/once_a_minute.h"
 
 namespace kvblend::server {
 
@@ -77,7 +77,7 @@ class Listener {
   OnConnection on_connection_;
   OpenConnections connections_;  // the thread's
   const int32_t max_connections_;
-  absl::Time last_warning_ = absl::InfinitePast();  // the thread's
+  OnceAMinute warn_refused_, warn_waiting_;  // the thread's
   absl::Mutex mutex_;
   std::thread thread_ ABSL_GUARDED_BY(mutex_);
 };

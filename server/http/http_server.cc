@@ -9,9 +9,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "server/files/once_a_minute.h"
 #include "server/files/open_files.h"
 #include "server/http/connection.h"
 #include "server/http/server_core.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::server {
 namespace {
@@ -101,11 +103,17 @@ class HttpServerImpl : public HttpServer {
     core_->mutex.AwaitWithDeadline(absl::Condition(&none_left), deadline);
   }
 
+  std::string Name() const { return absl::StrFormat("%s port %d", core_->options.address.host, port_); }
+
   void Accept() {
     if (!acceptor_.is_open()) return;
     acceptor_.async_accept(asio::make_strand(core_->io), [this](const AsioError& error, tcp::socket socket) {
       if (error == asio::error::operation_aborted) return;
       if (error) {
+        if (error != asio::error::connection_aborted && warn_waiting_.IsDue()) {
+          spdlog::warn("HTTP on {}: connections have to wait, as none can be accepted: {}", Name(),
+                       error.message());
+        }
         pause_.expires_after(kAcceptPause);
         pause_.async_wait([this](const AsioError&) { Accept(); });
         return;
@@ -116,7 +124,15 @@ class HttpServerImpl : public HttpServer {
   }
 
   void Serve(tcp::socket socket) {
-    if (num_connections() >= core_->options.max_connections) {
+    const bool has_room = num_connections() < core_->options.max_connections;
+    const bool has_files = !core_->options.leaves_spare_files || LeavesSpareFiles(socket.native_handle());
+    if (!has_room || !has_files) {
+      if (has_room && warn_refused_.IsDue()) {
+        spdlog::warn(
+            "HTTP on {}: a connection was refused because it is open file {}; the last that the system allows "
+            "are kept for health pages, chunks on disk and the like",
+            Name(), socket.native_handle());
+      }
       if (tls_ != nullptr) return;  // there is no room for a handshake
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
       const HttpResponse full =
@@ -143,6 +159,7 @@ class HttpServerImpl : public HttpServer {
   asio::steady_timer pause_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
+  OnceAMinute warn_refused_, warn_waiting_;  // the strand's
   bool shutting_down_ ABSL_GUARDED_BY(core_->mutex) = false;
   std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;

@@ -21,11 +21,12 @@ namespace kvblend::server {
 
 struct HttpServerOptions {
   HostPort address;
-  TlsFiles tls;                                         // not enabled: plain text
-  AllowedHosts allowed_hosts;                           // with another Host: 421
-  int32_t max_connections = 1024;                       // one more gets 503
-  int64_t max_header_bytes = 16 << 10;                  // of the request line and headers: else 431
-  int64_t max_body_bytes = 4096;                        // of one request: else 413
+  TlsFiles tls;                         // not enabled: plain text
+  AllowedHosts allowed_hosts;           // with another Host: 421
+  int32_t max_connections = 1024;       // one more gets 503
+  bool leaves_spare_files = true;       // 503 too instead of the last open files that the system allows
+  int64_t max_header_bytes = 16 << 10;  // of the request line and headers: else 431
+  int64_t max_body_bytes = 4096;        // of one request: else 413
   int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies that no handler is done with: else 503
   int64_t max_unsent_bytes = int64_t{16} << 20;         // of one stream: else the client has gone
   int64_t max_unsent_bytes_of_all = int64_t{512}

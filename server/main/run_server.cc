@@ -24,6 +24,7 @@
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "server/files/open_file.h"
+#include "server/files/open_files.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/http/operator_pages.h"
@@ -78,6 +79,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& a
   callbacks.not_ready_reason = [engine_slot] { return engine_slot->NotServingReason(); };
   HttpServerOptions options;
   options.address = address;
+  options.leaves_spare_files = false;  // they are what some are left for
   return HttpServer::Start(options, OperatorPages(std::move(callbacks)), PlainErrorPage);
 }
 
@@ -186,6 +188,13 @@ absl::StatusOr<Listeners> Listen(const ServerConfig& config, const HttpAddresses
       Place(config.grpc_address, listeners.grpc->port()),
       Place(config.http_address, listeners.operators->port()),
       listeners.api == nullptr ? "nowhere" : "on " + Place(config.api.address, listeners.api->port()));
+  if (const auto shortage = ShortageOfFiles()) {
+    spdlog::warn(
+        "{} open files are allowed to this process, and up to {} may be needed, with --api-max-connections {} "
+        "and --grpc-max-connections {}: connections are refused before there are so many, unless the hard limit "
+        "is raised (ulimit -Hn, LimitNOFILE)",
+        shortage->allowed, shortage->wanted, config.api.max_connections, config.grpc.max_connections);
+  }
   if (!config.port_file.empty()) {
     KVBLEND_RETURN_IF_ERROR(WritePortFile(config.port_file, listeners.grpc->port(),
                                           listeners.operators->port(), listeners.api.get()));

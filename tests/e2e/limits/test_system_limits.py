@@ -1,11 +1,13 @@
-"""What the system takes away from a running server: the reader of its log, and room in files. It goes on."""
+"""What the system takes away from a running server: the reader of its log, room in files, and open files. It goes on."""
 
+import contextlib
 import os
 import resource
+import socket
 
 import pytest
 
-from conftest import FLAGS
+from conftest import FLAGS, wait_until
 
 
 @pytest.fixture(name="start")
@@ -34,4 +36,26 @@ def test_chunks_that_are_too_large_for_a_file_stay_in_memory(v1, start, tmp_path
     assert {chunk.tier for chunk in server.ask(["It is so. " * 40])[0].chunks} == {v1.TIER_HOST_MEMORY}
     assert server.metrics()["kvblend_disk_put_failures_total"] > 0
     assert "File too large" in server.log()
+    assert server.stop() == 0
+
+
+def test_health_pages_answer_when_connections_take_the_open_files(start):
+    server = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
+    assert "256 open files are allowed to this process, and up to 3584 may be needed" in server.log()
+    with contextlib.ExitStack() as open_ones:
+        clients = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                   for port in [server.api_port] * 300 + [server.grpc_port] * 100]
+        # The last ones are told so, or closed.
+        assert clients[299].recv(100).startswith(b"HTTP/1.1 503 ")
+        assert clients[-1].recv(100) == b""
+        assert server.http("/healthz") == (200, "ok\n")
+        assert server.http("/readyz") == (200, "ready\n")
+        assert server.metrics()["kvblend_ready"] == 1
+        assert server.log().count("is open file ") == 2, "one line for each protocol"
+
+    def has_room():
+        with socket.create_connection(("127.0.0.1", server.api_port), timeout=60) as client:
+            client.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            return client.recv(100).startswith(b"HTTP/1.1 200 ")
+    wait_until(has_room, "room for connections")
     assert server.stop() == 0

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "server/grpc/listener.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/unit/server/few_files.h"
 
 namespace kvblend::server {
 namespace {
@@ -106,6 +107,43 @@ TEST(ListenerTest, OneConnectionTooManyIsClosedUntilAnotherHasGone) {
   const int port = (*listener)->port();
   (*listener)->Stop();
   EXPECT_EQ(Connect(port).get(), -1);
+}
+
+TEST(ListenerTest, TheLastOpenFilesAreNoConnections) {
+  const HeardLog log;
+  Server server;
+  auto listener = Listener::Open("127.0.0.1:0", 1000);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  (*listener)->Start([&](int, int fd) { server.Take(fd); });
+  const FewFiles few(40);
+  std::vector<Descriptor> clients;
+  do {
+    ASSERT_LT(clients.size(), 40);
+    clients.push_back(Connect((*listener)->port()));
+    ASSERT_GE(clients.back().get(), 0);
+  } while (!IsClosed(clients.back()));
+  EXPECT_GE(server.size(), 5);
+  clients.clear();
+  for (size_t i = 0; i < server.size(); ++i) const Descriptor gone = server.Give(i);
+  EXPECT_FALSE(IsClosed(Connect((*listener)->port())));
+  EXPECT_EQ(log.Count("gRPC: a connection was closed because it is open file"), 1);
+}
+
+TEST(ListenerTest, ConnectionsWaitForOpenFilesAndTheLogSaysSo) {
+  const HeardLog log;
+  Server server;
+  auto listener = Listener::Open("127.0.0.1:0", 1000);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  (*listener)->Start([&](int, int fd) { server.Take(fd); });
+  EarlyClients clients;
+  {
+    const FewFiles few(0);
+    clients.Connect((*listener)->port());
+    while (log.Count("gRPC: connections have to wait, as none can be accepted: Too many open files") == 0) {
+      std::this_thread::yield();
+    }
+  }
+  clients.Expect("", "x");
 }
 
 TEST(ListenerTest, ADescriptorThatIsAnotherFileIsNoConnection) {

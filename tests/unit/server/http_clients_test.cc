@@ -4,10 +4,13 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
+#include "server/files/once_a_minute.h"
+#include "tests/unit/server/few_files.h"
 #include "tests/unit/server/http_server_fixture.h"
 
 namespace kvblend::server {
@@ -146,6 +149,58 @@ TEST_F(HttpServerTest, WhatIsKeptUntilAnAnswerIsSentGoesBeforeItsEndIsSeen) {
     client.ReadUntil([&](const std::string& rest) { return one.ended(early + rest.size(), rest); });
     EXPECT_TRUE(dropped);
   }
+}
+
+TEST_F(HttpServerTest, TheLastOpenFilesAreForServersThatMayHaveThem) {
+  const HeardLog log;
+  Start();
+  Router pages;
+  pages.Add("GET", "/", [](const HttpRequest&, const std::shared_ptr<HttpResponder>& responder) {
+    responder->Send({.body = "page", .headers = {}});
+  });
+  options_.leaves_spare_files = false;
+  const auto other = HttpServer::Start(options_, std::move(pages), ErrorPageForTests);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const FewFiles few(40);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  do {
+    ASSERT_LT(clients.size(), 40);
+    clients.push_back(std::make_unique<RawClient>(server_->port()));
+    clients.back()->Send(Get("/things/1", ""));
+  } while (absl::StartsWith(clients.back()->ReadUntil("1?"), "HTTP/1.1 200 "));
+  EXPECT_GE(clients.size(), 5);
+  clients.pop_back();
+  EXPECT_THAT(Exchange(""), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("too many connections")));
+  RawClient client((*other)->port());
+  client.Send(Get("/"));
+  EXPECT_THAT(client.ReadToEnd(), EndsWith("\r\n\r\npage"));
+  clients.clear();
+  while (server_->num_connections() > 0) {
+  }
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
+  server_ = nullptr;
+  EXPECT_EQ(log.Count("a connection was refused because it is open file"), 1);
+}
+
+TEST_F(HttpServerTest, ConnectionsWaitForOpenFilesAndTheLogSaysSo) {
+  const HeardLog log;
+  options_.leaves_spare_files = false;
+  Start();
+  EarlyClients clients;
+  {
+    const FewFiles few(0);
+    clients.Connect(server_->port());
+    while (log.Count("connections have to wait, as none can be accepted: Too many open files") == 0) {
+    }
+  }
+  clients.Expect(Get("/things/1"), "HTTP/1.1 200 ");
+  server_ = nullptr;
+}
+
+TEST(OnceAMinuteTest, TheFirstIsDueAndNotTheNext) {
+  OnceAMinute once;
+  EXPECT_TRUE(once.IsDue());
+  EXPECT_FALSE(once.IsDue());
 }
 
 TEST_F(HttpServerTest, WhatIsKeptUntilAnAnswerIsSentGoesWithAClientThatDoesNotRead) {
