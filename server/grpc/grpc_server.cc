@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "google/protobuf/stubs/logging.h"
 #include "grpc/compression.h"
@@ -44,6 +46,8 @@ constexpr int64_t kMessagesInMemory = 16;
 // Reflection, which needs no key, is the one service that the library runs on a thread for each open call.
 // One of these always waits for calls.
 constexpr int kLibraryThreads = 16;
+// The time in which what was said last leaves: to watches that nothing is served any more.
+constexpr absl::Duration kLastWords = absl::Milliseconds(100);
 
 // The libraries' own words are for debugging: errors reach the caller as statuses.
 void LogGrpc(gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); }
@@ -131,12 +135,23 @@ class GrpcServerImpl : public GrpcServer {
 
   void Shutdown(absl::Time deadline) override {
     listener_->Stop();  // what is handed to a server that was shut down is never closed
+    absl::Notification ended;
+    std::thread others([&] { EndOthers(deadline, ended); });
     server_->Shutdown(absl::ToChronoTime(deadline));
+    ended.Notify();
+    others.join();
     server_->Wait();
     threads_.Stop();  // no call is left; but a thread may still be on its way back from the last one
   }
 
  private:
+  // The library's own calls, which are watches of health and reflection, are open for as long as their
+  // clients like, and have nothing more to say. So they end with the last call of ours.
+  void EndOthers(absl::Time deadline, const absl::Notification& ended) {
+    if (!streams_->AwaitNone(deadline) || ended.WaitForNotificationWithTimeout(kLastWords)) return;
+    grpc_server_cancel_all_calls(server_->c_server());
+  }
+
   ServerThreads threads_;
   const std::shared_ptr<OpenStreams> streams_;
   // Both must outlive server_.

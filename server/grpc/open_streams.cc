@@ -19,6 +19,12 @@ void OpenStreams::Remove(const EventStream* stream) {
   streams_.erase(stream);
 }
 
+bool OpenStreams::AwaitNone(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return streams_.empty(); };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
+}
+
 void OpenStreams::EndLargest() {
   std::shared_ptr<EventStream> largest;
   size_t most = 0;

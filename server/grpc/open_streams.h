@@ -32,6 +32,9 @@ class OpenStreams {
   size_t max_unsent_bytes_of_one() const { return limits_.max_unsent_bytes / 2; }
   size_t unsent_bytes() const { return unsent_bytes_; }
 
+  /// Waits until no call is left; false: some were at `deadline`.
+  bool AwaitNone(absl::Time deadline) const;
+
   /// Ends the calls whose clients have not taken a message within the time allowed.
   void EndStuck(absl::Time now);
 

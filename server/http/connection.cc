@@ -17,8 +17,8 @@ constexpr size_t kIdleReadBytes =
     2 << 10;  // of connections that may stay idle: this is what each of them costs
 constexpr absl::Duration kLookAfter =
     absl::Seconds(1);  // between two looks whether a client is there of whom nothing is read
-constexpr absl::Duration kLingerTimeout =
-    absl::Seconds(2);  // for a client to read the refusal of what it still sends
+// For a client to read the refusal of what it still sends.
+constexpr absl::Duration kLingerTimeout = absl::Seconds(2), kLingerWhileDraining = absl::Milliseconds(250);
 
 }  // namespace
 
@@ -196,7 +196,7 @@ void Connection::SetReadTimer(absl::Duration timeout) {
 void Connection::Linger() {
   state_ = State::kLingering;
   stream_.EndSending(shared_from_this());
-  SetReadTimer(kLingerTimeout);
+  SetReadTimer(core_->draining ? kLingerWhileDraining : kLingerTimeout);
   Read();
 }
 

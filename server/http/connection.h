@@ -32,7 +32,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // --- from any thread
 
   void Start();
-  /// Closes at once if no answer is awaited.
+  /// Closes at once if no answer is awaited; of a request that is still arriving 503 is the answer.
   void Drain();
   void Close();
 

@@ -71,6 +71,8 @@ void Connection::AwaitRequest() {
 void Connection::Drain() {
   asio::post(stream_.socket().get_executor(), [self = shared_from_this()] {
     if (self->state_ == State::kIdle) self->CloseNow();
+    // The rest of it may take long to come, and would get this answer too.
+    if (self->state_ == State::kReceiving) self->Refuse(503, "the server is shutting down");
   });
 }
 

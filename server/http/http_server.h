@@ -55,8 +55,9 @@ class HttpServer {
   /// Connections open.
   virtual int64_t num_connections() const = 0;
 
-  /// From now on connections are closed after the answer that they wait for, and idle ones at once. New ones
-  /// are still accepted, for an answer that says why nothing is served.
+  /// From now on connections are closed after the answer that they wait for, and idle ones at once; requests
+  /// that are still arriving get 503. New connections are still accepted, for an answer that says why nothing
+  /// is served.
   virtual void Drain() = 0;
 
   /// Accepts nothing more, waits for running answers until `deadline`, closes what is left, and waits for its

@@ -299,6 +299,22 @@ TEST_F(HttpServerTest, DrainingClosesIdleConnectionsAndAnswersTheOthers) {
   EXPECT_THAT(Exchange(Get("/things/1", "")), HasSubstr("Connection: close\r\n"));
 }
 
+TEST_F(HttpServerTest, DrainingWaitsForNoRequestThatIsStillArriving) {
+  options_.request_timeout = options_.idle_timeout = absl::Hours(1);
+  Start();
+  RawClient body(server_->port()), head(server_->port());
+  body.Send(
+      "POST /echo HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+      "Content-Length: 9\r\n\r\n{");
+  body.ReadUntil("100 Continue\r\n\r\n");  // so it is arriving
+  head.Send(Get("/things/1", "") + "GET /thin");
+  head.ReadUntil("1?");
+  server_->Drain();
+  EXPECT_THAT(body.ReadToEnd(), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("the server is shutting down")));
+  server_->Shutdown(absl::InfiniteFuture());
+  EXPECT_EQ(server_->num_connections(), 0);
+}
+
 TEST_F(HttpServerTest, ShutdownClosesWhatComesMeanwhile) {
   options_.idle_timeout = absl::Hours(1);  // whoever waits for a connection that nobody closes waits for this
   for (int round = 0; round < 200; ++round) {
