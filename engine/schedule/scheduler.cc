@@ -302,7 +302,14 @@ std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) {
   std::optional<Turn> next;
   std::pair<bool, double> least;  // whether it waits, what the lane will have had
   ClosedRooms closed;
+  std::vector<Lane> lanes;
   for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
+    if (Unfinished(lane) > 0) lanes.push_back(lane);
+  }
+  // Asked first is who is owed time, so that what has waited too long keeps the others out of its room.
+  std::stable_sort(lanes.begin(), lanes.end(),
+                   [&](Lane a, Lane b) { return WillHaveHad(lane_share_, a) < WillHaveHad(lane_share_, b); });
+  for (const Lane lane : lanes) {
     const std::optional<Turn> turn = NextTurnOf(lane, now, closed);
     if (!turn.has_value()) continue;
     const std::pair rank(turn->waits, WillHaveHad(lane_share_, lane));

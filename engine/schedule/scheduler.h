@@ -30,8 +30,8 @@
 // a time, on the engine thread. Jobs run for a slice between two turns of it; see Options::slice. A job may
 // have to wait until that work has room for what the job will leave behind (Job::has_room). Other jobs for
 // which there is room then begin before it, but only for kRoomPatience. After that its lane waits behind it,
-// other priorities too, and so do jobs of less urgent lanes that ask for the same room (Job::room), so that a
-// large job is not overtaken for ever.
+// other priorities too, and so do jobs of lanes that are owed less time and ask for the same room
+// (Job::room), so that a large job is not overtaken for ever.
 // Charge lets keys pay for the shared work as they do for their jobs.
 //
 // A full queue takes a few jobs more (kSpareShare) of keys that have none waiting, so that whoever fills it

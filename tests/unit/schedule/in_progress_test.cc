@@ -247,6 +247,22 @@ TEST_F(RoomTest, ALargeJobIsNotKeptOutByOtherLanesForEver) {
   EXPECT_LE(begun - submitted, Scheduler::kRoomPatience + kTurn * (49 + 31));
 }
 
+// Of two small ones that are in progress at any time, one always holds a part.
+TEST_F(RoomTest, NorByAMoreUrgentLaneThatHasHadMore) {
+  Start({.max_in_progress = {2, 1, 1}});
+  constexpr int kTurns = 10;
+  absl::Time submitted, begun;
+  for (int i = 0; i < 100; ++i) {
+    SubmitIn(0, 's', Lane::kInteractive, 4, kTurns, [&, i](int turn) {
+      if (i > 0 || turn > 0) return;
+      submitted = clock_.Now();
+      SubmitIn(0, 'L', Lane::kBulk, 8, 1, [&](int) { begun = clock_.Now(); });
+    });
+  }
+  Run();
+  EXPECT_LE(begun - submitted, Scheduler::kRoomPatience + kTurn * (2 * kTurns));
+}
+
 TEST_F(RoomTest, WhoAsksForAnotherRoomIsNotHeldUp) {
   Start({.max_in_progress = {2, 1, 1}});
   const auto patience = static_cast<int>(Scheduler::kRoomPatience / kTurn);
