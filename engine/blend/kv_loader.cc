@@ -117,10 +117,12 @@ absl::Status KvLoader::Load(int32_t layer, Which which, const Readers& readers, 
   return absl::OkStatus();
 }
 
-std::vector<kernels::ColumnRange> KvLoader::InexactSpans(int32_t layer) const {
+std::vector<kernels::ColumnRange> KvLoader::AnchoredSpans(int32_t layer) const {
   std::vector<kernels::ColumnRange> spans;
   for (const Placement& placement : placements_) {
-    if (placement.layers[layer] != State::kLoaded || placement.span->source == ChunkSource::kExact) continue;
+    const PlannedSpan& span = *placement.span;
+    if (placement.layers[layer] != State::kLoaded || span.source == ChunkSource::kExact) continue;
+    if (span.entry->anchor_hash() == store::IsolatedAnchorHash()) continue;
     spans.push_back({placement.span->begin, placement.span->end});
   }
   return spans;

@@ -60,8 +60,9 @@ class KvLoader {
   /// or Load.
   absl::StatusOr<store::LayerKv> Acquire(const PlannedSpan& span, int32_t layer, KeepGoing keep_going);
 
-  /// The spans, by their prompt positions, of whose inexactly reused KV the layer's part is in the pages.
-  std::vector<kernels::ColumnRange> InexactSpans(int32_t layer) const;
+  /// The spans, by their prompt positions, of whose inexactly reused KV the layer's part is in the pages, and
+  /// was computed behind an anchor, whichever.
+  std::vector<kernels::ColumnRange> AnchoredSpans(int32_t layer) const;
 
   WorkTimes* times() const { return accounts_.times; }
   /// How much was placed so far, in tokens times layers.

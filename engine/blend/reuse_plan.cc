@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
+
 namespace kvblend::blend {
 namespace {
 
@@ -155,6 +157,19 @@ class Matcher {
     return entry;
   }
 
+  /// Whether all that stands before a span is what its entry was computed behind. Does not hash what stands
+  /// before each of many chunks: that would be most of a long prompt, many times.
+  bool StandsBehindItsAnchor(const PlannedSpan& span) const {
+    const Digest& anchor_hash = span.entry->anchor_hash();
+    if (span.begin == 0) return anchor_hash == store::IsolatedAnchorHash();
+    if (anchor_hash == anchor_hash_) {
+      return layout_.anchor_is_prefix && span.begin == static_cast<int32_t>(layout_.anchor_ids.size());
+    }
+    // An anchor is no chunk, so that only the first one can stand behind another anchor than the prompt's.
+    const bool is_first = plan_.chunk_spans.size() <= 1;
+    return is_first && anchor_hash == store::HashTokens(TokensOf(layout_, 0, span.begin));
+  }
+
   /// Decides what a span is reused as.
   void Place(PlannedSpan span) {
     if (span.kind == SpanKind::kChunk) {
@@ -164,9 +179,7 @@ class Matcher {
     }
     if (!span.entry) return AddComputed(std::move(span));
     span.tier = span.entry->tier();
-    if (span.entry->anchor_hash() == store::HashTokens(TokensOf(layout_, 0, span.begin))) {
-      return AddExact(std::move(span));
-    }
+    if (StandsBehindItsAnchor(span)) return AddExact(std::move(span));
     if (options_.reuse == Reuse::kPrefix) {
       span.entry.reset();
       span.tier = Tier::kNone;
@@ -192,15 +205,12 @@ class Matcher {
 
   void AddMissing(absl::Span<const int32_t> anchor_ids, absl::Span<const int32_t> token_ids,
                   const PlannedSpan& span) {
+    if (!missing_.insert(*span.key).second) return;
     MissingEntry entry{.anchor_ids = {anchor_ids.begin(), anchor_ids.end()},
                        .token_ids = {token_ids.begin(), token_ids.end()},
                        .begin = span.begin,
                        .is_anchor = span.kind != SpanKind::kChunk};
-    const auto same = [&](const MissingEntry& other) {
-      return other.anchor_ids == entry.anchor_ids && other.token_ids == entry.token_ids;
-    };
-    if (std::none_of(plan_.missing.begin(), plan_.missing.end(), same))
-      plan_.missing.push_back(std::move(entry));
+    plan_.missing.push_back(std::move(entry));
   }
 
   const prompt::PromptLayout& layout_;
@@ -210,7 +220,8 @@ class Matcher {
   store::ChunkStore& chunk_store_;
   const ReusedEntries& again_;
   const Digest anchor_hash_;
-  std::vector<PlannedSpan> spans_;  // of the prompt, in order
+  std::vector<PlannedSpan> spans_;         // of the prompt, in order
+  absl::flat_hash_set<ChunkKey> missing_;  // of what is in plan_.missing
   ReusePlan plan_;
 };
 

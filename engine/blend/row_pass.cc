@@ -151,7 +151,7 @@ absl::Status RowPass::EndProjection(KeepGoing keep_going) {
 absl::Status RowPass::SpreadDeviation() {
   // In layer 0 KV is the same whatever stands before a token.
   if (!context_.spread_deviation || measure_.has_value() || layer_ == 0) return absl::OkStatus();
-  const std::vector<kernels::ColumnRange> spans = loader_.InexactSpans(layer_);
+  const std::vector<kernels::ColumnRange> spans = loader_.AnchoredSpans(layer_);
   if (spans.empty()) return absl::OkStatus();
   const TracedUnit traced(context_.trace, "spread deviation", layer_);
   const model::Transformer& transformer = context_.transformer;

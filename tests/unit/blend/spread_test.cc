@@ -111,6 +111,16 @@ TEST_P(SpreadTest, IsNotDoneWhereTheBeginningsOfChunksWouldBeSpread) {
   EXPECT_THAT(backend_->spreads, IsEmpty());
 }
 
+// Of a prompt whose chunks have an anchor too, where the store has one only as it is by itself.
+TEST_P(SpreadTest, LeavesOutChunksThatWereComputedByThemselves) {
+  const Tokens by_itself = RandomTokens(33);
+  Store({}, by_itself);
+  Prefill(MakeLayout(anchor_, {chunks_[0], by_itself, chunks_[2]}, RandomTokens(7)),
+          With(Policy::kRandom, 0.3));
+  ASSERT_THAT(backend_->spreads, SizeIs(3));
+  EXPECT_THAT(backend_->spreads, Each(Spans{{94, 144}}));
+}
+
 // Layers whose windows hide a chunk from all rows neither have its KV nor move it.
 TEST_P(SpreadTest, LeavesOutSpansThatALayerHasNotLoaded) {
   constexpr int32_t kWindow = 24;
