@@ -80,7 +80,10 @@ void CorrectionLearner::Add(const ChunkPairs& pairs) {
 }
 
 bool CorrectionLearner::due(const OtherPairs::Seen& others) const {
-  const int64_t came = state_.fitted_chunks - state_.own_at_fit + others.new_chunks;
+  // Of a fit before the start it is known how many chunks it had of the others, but not whose.
+  const int64_t had = others.has_fit ? 0 : state_.all_at_fit - state_.own_at_fit;
+  const int64_t came =
+      state_.fitted_chunks - state_.own_at_fit + std::max<int64_t>(0, others.new_chunks - had);
   const int64_t learners = state_.all_at_fit >= kFitEvery ? 1 + others.learners : 1;
   if (came < learners * (FitAfter(state_.all_at_fit) - state_.all_at_fit)) return false;
   if (state_.kept_back_chunks + others.kept_back_chunks < kMinKeptBackChunks) return false;

@@ -154,7 +154,7 @@ void MomentsSharing::Look() {
 }
 
 kv::OtherPairs::Seen MomentsSharing::seen() const {
-  Seen seen{.learners = static_cast<int32_t>(others_.size())};
+  Seen seen{.has_fit = has_fit_, .learners = static_cast<int32_t>(others_.size())};
   for (const kv::MomentsNote& note : others_) {
     seen.fitted_chunks += note.fitted_chunks;
     seen.kept_back_chunks += note.kept_back_chunks;
@@ -168,6 +168,7 @@ kv::OtherPairs::Seen MomentsSharing::seen() const {
 }
 
 void MomentsSharing::NoteFit() {
+  has_fit_ = true;
   fitted_at_fit_.clear();
   for (const kv::MomentsNote& note : others_) fitted_at_fit_[note.replica] = note.fitted_chunks;
   Set(&Stats::replicas_merged, static_cast<int64_t>(others_.size()));

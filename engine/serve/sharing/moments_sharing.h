@@ -74,7 +74,10 @@ class MomentsSharing final : public kv::OtherPairs {
   /// The last fit had what is seen now.
   void NoteFit();
   /// There has been no fit.
-  void ForgetFits() { fitted_at_fit_.clear(); }
+  void ForgetFits() {
+    fitted_at_fit_.clear();
+    has_fit_ = false;
+  }
 
   // OtherPairs, as of the last look. A replica whose moments can't be had is left out from then on: until its
   // next revision if they are refused, otherwise until the next look.
@@ -116,6 +119,7 @@ class MomentsSharing final : public kv::OtherPairs {
   std::set<std::string> refused_notes_;         // replicas, at the last look
   std::map<uint64_t, uint64_t> refused_parts_;  // replica -> revision
   std::map<uint64_t, int64_t> fitted_at_fit_;   // replica -> chunks, of those that the last fit had
+  bool has_fit_ = false;                        // since the start
 
   mutable absl::Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);

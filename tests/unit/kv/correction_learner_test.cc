@@ -288,6 +288,9 @@ TEST_F(CorrectionLearnerTest, WhereManyLearnFitsComeNoMoreOften) {
   EXPECT_FALSE(learner.due(seen));
   seen.new_chunks = 4;
   EXPECT_TRUE(learner.due(seen));
+  // Restarted, of a learner whose last fit had 60 chunks of its own: all of the others' are new.
+  seen.has_fit = false;
+  EXPECT_TRUE(learner.due(seen));
   Teach(learner, 8);
   learner.NoteFit(learner.Fit([] { return true; }, &others).value());  // at 66
   seen.new_chunks = 64;
