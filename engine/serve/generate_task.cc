@@ -249,7 +249,7 @@ void GenerateTask::Keep() {
 
 void GenerateTask::AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const {
   const auto describe = [this](int32_t token_id, double logprob) {
-    return TokenLogprob{token_id, runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false), logprob,
+    return TokenLogprob{token_id, runtime_.tokenizer->TokenText(token_id), logprob,
                         std::string(runtime_.tokenizer->TokenBytes(token_id))};
   };
   delta.logprobs.push_back(describe(sampled.token_id, sampled.logprob));

@@ -130,7 +130,7 @@ absl::StatusOr<ScoredToken> ScoreTask::Describe(int32_t token_id,
   const double log_sum = sampled.LogSumExp(runtime_.config.vocab_size);
   ScoredToken token;
   token.token_id = token_id;
-  token.text = runtime_.tokenizer->Decode({&token_id, 1}, /*skip_special=*/false);
+  token.text = runtime_.tokenizer->TokenText(token_id);
   token.logprob = static_cast<float>(sampled.scored_logit - log_sum);
   token.top_token_id = sampled.token_id;
   token.top_logprob = static_cast<float>(sampled.logit - log_sum);

@@ -198,6 +198,12 @@ std::string_view Tokenizer::TokenBytes(TokenId token) const {
   return std::string_view(bytes_).substr(offsets_[token], offsets_[token + 1] - offsets_[token]);
 }
 
+std::string Tokenizer::TokenText(TokenId token) const {
+  std::string text;
+  AppendReplacingInvalidUtf8(TokenBytes(token), /*keep_incomplete=*/false, &text);
+  return text;
+}
+
 std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special) const {
   std::string bytes;
   for (const TokenId token : tokens) {

@@ -131,6 +131,9 @@ class Tokenizer {
   /// Empty for ids outside the vocabulary. Lives as long as the tokenizer.
   std::string_view TokenBytes(TokenId token) const;
 
+  /// What `token` adds behind other text, a space that it begins with included; otherwise as Decode.
+  std::string TokenText(TokenId token) const;
+
   /// The text of `tokens`; always valid UTF-8 (ill-formed bytes become U+FFFD). Ids outside the vocabulary
   /// are left out, and control tokens too with `skip_special`. The space that encoding puts in front is taken
   /// away.

@@ -9,7 +9,7 @@ import pickle
 import pytest
 
 import kvblend
-from kvblend import openai_form
+from kvblend import http_client, openai_form
 from kvblend.client import put_request
 from kvblend.event_stream import Lines
 from kvblend.v1 import chunks_pb2, inference_pb2
@@ -375,3 +375,39 @@ def test_who_stops_reading_hears_no_complaint(dripping, caplog, method):
     for closed in (True, False):
         asyncio.run(stop_reading(closed))
     assert caplog.records == []
+
+
+def test_a_cancellation_is_not_lost_where_the_next_piece_comes_at_that_moment():
+    async def run():
+        deadline = http_client._Deadline(60)  # pylint: disable=protected-access
+        arrives = asyncio.Event()
+        call = asyncio.create_task(deadline.within(arrives.wait()))
+        await asyncio.sleep(0.01)
+        arrives.set()
+        await asyncio.sleep(0)  # the piece is there, and the call not yet told
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    asyncio.run(run())
+
+
+def test_what_takes_too_long_is_given_up_and_ended():
+    ended = []
+
+    async def never():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    async def run():
+        with pytest.raises(kvblend.Error, match="DEADLINE_EXCEEDED: the answer was not over within 0.05 s"):
+            await http_client._Deadline(0.05).within(never())  # pylint: disable=protected-access
+    asyncio.run(run())
+    assert ended
+
+
+def test_log_probabilities_keep_the_bytes_of_their_tokens():
+    choice = {"delta": {"content": ""}, "logprobs": {"content": [
+        {"token": "\ufffd", "logprob": -1.5, "bytes": [240, 159], "top_logprobs": []}]}}
+    assert openai_form._delta(choice).logprobs[0].bytes == b"\xf0\x9f"  # pylint: disable=protected-access

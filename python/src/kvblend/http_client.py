@@ -75,10 +75,17 @@ class _Deadline:
         """What `step` comes to, if it does so in time."""
         if self.end is None:
             return await step
+        # asyncio.wait_for loses a cancellation, before Python 3.12, where the step ends in the same turn of the loop.
+        task = asyncio.ensure_future(step)
         try:
-            return await asyncio.wait_for(step, max(self.end - time.monotonic(), 0))
-        except asyncio.TimeoutError as error:
-            raise self._passed() from error
+            await asyncio.wait({task}, timeout=max(self.end - time.monotonic(), 0))
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+        if task.cancelled():
+            raise self._passed()
+        return task.result()
 
     def _passed(self) -> Error:
         return Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")

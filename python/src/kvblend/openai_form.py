@@ -96,7 +96,7 @@ def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
 
 
 def _logprob(entry: dict[str, Any]) -> v1.TokenLogprob:
-    return v1.TokenLogprob(text=entry["token"], logprob=entry["logprob"])
+    return v1.TokenLogprob(text=entry["token"], logprob=entry["logprob"], bytes=bytes(entry.get("bytes") or ()))
 
 
 def _delta(choice: dict[str, Any]) -> v1.TextDelta:

@@ -369,5 +369,22 @@ TEST(TokenizerTest, TokenStringsWithOddCharactersStandForThemselves) {
   EXPECT_EQ(tokenizer->Encode("\xE4\xB8\x96 x").size(), 5u);
 }
 
+TEST(TokenizerTest, TheTextOfATokenKeepsTheSpaceThatATextLoses) {
+  TokenizerSpec spec;
+  spec.model = TokenizerModel::kSentencePieceBpe;
+  spec.tokens = {"<unk>", "\u2581h", "h", "<0xE4>"};
+  spec.token_types = {kGgufUnknown, kGgufNormal, kGgufNormal, kGgufByte};
+  spec.scores = {0, -1, -2, 0};
+  spec.unknown = 0;
+  spec.add_space_prefix = true;
+  const auto tokenizer = Tokenizer::Create(spec);
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->Decode(std::vector<TokenId>{1, 2}, false), "hh");
+  EXPECT_EQ((*tokenizer)->TokenText(1), " h");
+  EXPECT_EQ((*tokenizer)->TokenText(2), "h");
+  EXPECT_EQ((*tokenizer)->TokenText(3), "\uFFFD");
+  EXPECT_EQ((*tokenizer)->TokenText(4), "");
+}
+
 }  // namespace
 }  // namespace kvblend::text
