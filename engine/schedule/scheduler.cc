@@ -294,18 +294,14 @@ std::optional<Scheduler::Turn> Scheduler::NextTurnOf(Lane lane, absl::Time now, 
 std::optional<Scheduler::Turn> Scheduler::NextTurn(absl::Time now) {
   // Cancelled jobs come first, to give back at once what they hold.
   for (const auto& [id, entry] : in_progress_) {
-    const Job& job = entry.job;
-    if (SecondsLeft(job) == -kInfinity) {
-      return Turn{.lane = job.lane, .priority = job.priority, .id = id, .cancelled = true};
-    }
+    if (SecondsLeft(entry.job) != -kInfinity) continue;
+    return Turn{.lane = entry.job.lane, .priority = entry.job.priority, .id = id, .cancelled = true};
   }
   std::optional<Turn> next;
   std::pair<bool, double> least;  // whether it waits, what the lane will have had
   ClosedRooms closed;
-  std::vector<Lane> lanes;
-  for (const Lane lane : {Lane::kInteractive, Lane::kBulk, Lane::kBackground}) {
-    if (Unfinished(lane) > 0) lanes.push_back(lane);
-  }
+  std::vector<Lane> lanes = {Lane::kInteractive, Lane::kBulk, Lane::kBackground};
+  std::erase_if(lanes, [&](Lane lane) { return Unfinished(lane) == 0; });
   // Asked first is who is owed time, so that what has waited too long keeps the others out of its room.
   std::stable_sort(lanes.begin(), lanes.end(),
                    [&](Lane a, Lane b) { return WillHaveHad(lane_share_, a) < WillHaveHad(lane_share_, b); });
