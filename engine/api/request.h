@@ -90,7 +90,7 @@ struct BlendOptions {
   bool explain = false;          // fill PromptReport::explanation
   bool share_prefix = true;      // share pages with sequences that begin with the same exact tokens
   // Namespaces whose chunks may be reused besides the caller's own, which come first. Nothing is stored in
-  // them. At most kMaxReadNamespaces, each of at most 128 bytes.
+  // them. At most kMaxReadNamespaces, each of at most Caller::kMaxNamespaceBytes.
   std::vector<std::string> read_namespaces = {};
 
   bool operator==(const BlendOptions&) const = default;
@@ -143,7 +143,8 @@ struct Prompt {
 
 /// Who asks, and for how long they wait.
 struct Caller {
-  std::string tenant_namespace;  // chunks of one namespace are invisible in another; at most 128 bytes
+  static constexpr size_t kMaxNamespaceBytes = 128;
+  std::string tenant_namespace;  // chunks of one are invisible in another; at most kMaxNamespaceBytes
   std::string fairness_key;      // requests queue per key and keys take turns
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;

@@ -40,7 +40,7 @@ struct Candidates {
 struct Requirement {
   enum class Kind : uint8_t { kNothing, kQuestionAttention, kKvDeviation };
   Kind kind = Kind::kNothing;
-  int32_t layers = 0;  // kQuestionAttention: of the pass, 0 .. layers-1.  kKvDeviation: the check layer
+  int32_t layers = 0;  // kQuestionAttention: how many the pass has.  kKvDeviation: the check layer
   DeviationSource source = DeviationSource::kValue;  // kKvDeviation
 };
 

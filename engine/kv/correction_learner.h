@@ -70,8 +70,8 @@ class OtherPairs {
     int64_t kept_back_chunks = 0;
     int64_t tokens = 0;
     double weight = 0;       // of what is to be fitted, in the first layer
-    int64_t new_chunks = 0;  // of fitted_chunks: those that this learner's last fit did not have, if
-    bool has_fit = true;     // it is known: there was one since the start. Otherwise all of them
+    bool has_fit = true;     // whether this learner has made a fit since it was started
+    int64_t new_chunks = 0;  // of fitted_chunks: those that this fit did not have; without one, all
     int32_t learners = 0;
   };
   virtual ~OtherPairs() = default;

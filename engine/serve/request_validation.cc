@@ -13,7 +13,6 @@
 namespace kvblend {
 namespace {
 
-constexpr size_t kMaxNamespaceBytes = 128;
 constexpr size_t kMaxLabelBytes = 256;
 
 absl::Status CheckUtf8(absl::string_view field, std::string_view text) {
@@ -32,7 +31,7 @@ absl::Status CheckName(absl::string_view field, std::string_view name, size_t ma
 }  // namespace
 
 absl::Status RequestValidator::CheckCaller(const Caller& caller) const {
-  return CheckName("namespace", caller.tenant_namespace, kMaxNamespaceBytes);
+  return CheckName("namespace", caller.tenant_namespace, Caller::kMaxNamespaceBytes);
 }
 
 absl::Status RequestValidator::CheckReadNamespaces(const std::string& field,
@@ -42,7 +41,8 @@ absl::Status RequestValidator::CheckReadNamespaces(const std::string& field,
         absl::StrCat(field, " has ", names.size(), " entries; allowed: at most ", kMaxReadNamespaces));
   }
   for (size_t i = 0; i < names.size(); ++i) {
-    KVBLEND_RETURN_IF_ERROR(CheckName(absl::StrCat(field, "[", i, "]"), names[i], kMaxNamespaceBytes));
+    KVBLEND_RETURN_IF_ERROR(
+        CheckName(absl::StrCat(field, "[", i, "]"), names[i], Caller::kMaxNamespaceBytes));
   }
   return absl::OkStatus();
 }

@@ -12,8 +12,6 @@
 namespace kvblend::server {
 namespace {
 
-constexpr size_t kMaxNamespaceBytes = 128;  // as in engine/api/request.h
-
 absl::Status UnknownEnumValue(const std::string& field, int number,
                               const google::protobuf::EnumDescriptor& descriptor) {
   std::string allowed;
@@ -195,9 +193,9 @@ absl::StatusOr<PrefetchChunksRequest> FromProto(v1::PrefetchChunksRequest&& requ
 }
 
 absl::Status CheckNamespace(const std::string& field, const std::string& name) {
-  if (name.size() <= kMaxNamespaceBytes) return absl::OkStatus();
+  if (name.size() <= Caller::kMaxNamespaceBytes) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(field, " has ", name.size(), " bytes; allowed: at most ", kMaxNamespaceBytes));
+      absl::StrCat(field, " has ", name.size(), " bytes; allowed: at most ", Caller::kMaxNamespaceBytes));
 }
 
 absl::StatusOr<std::vector<ChunkKey>> ParseKeys(const google::protobuf::RepeatedPtrField<std::string>& keys) {

@@ -242,7 +242,7 @@ int64_t PromptPrefill::PagesToShare(const Engine& engine, const prompt::PromptLa
   if (!prefix.has_value()) return 0;
   // A first chunk that the other one has computed, the store may have behind another anchor.
   const int32_t chunk = FirstChunkBegin(layout);
-  if (!IsIn(chunk, prefix->loaded)) prefix = find(/*other_anchor=*/chunk);
+  if (chunk < prefix->num_tokens && !IsIn(chunk, prefix->loaded)) prefix = find(/*other_anchor=*/chunk);
   if (!prefix.has_value()) return 0;
   return prefix->pages->NumHeldFor(kv::PageUse::kDecoding, prefix->num_tokens);
 }

@@ -277,6 +277,27 @@ TEST_F(CorrectionLearnerTest, OneThatHasSeenNothingFitsWhatOthersHaveSeen) {
   EXPECT_FALSE(learner.due(OtherLearners({&judges}, 20).seen()));
 }
 
+TEST_F(CorrectionLearnerTest, AfterARestartOnlyWhatCameSinceTheLastFitIsNew) {
+  CorrectionLearner other(SmallLearner()), learner(SmallLearner());
+  Teach(other, 200);  // of which 150 are fitted
+  Teach(learner, 20);
+  OtherLearners others({&other});
+  learner.NoteFit(learner.Fit([] { return true; }, &others).value());
+  CorrectionLearner restarted(SmallLearner());
+  restarted.Restore(learner.state());
+  // Whose chunks the last fit had is forgotten, but not how many.
+  OtherPairs::Seen seen = others.seen();
+  seen.has_fit = false;
+  seen.new_chunks = seen.fitted_chunks;
+  EXPECT_FALSE(restarted.due(seen));
+  seen.has_fit = true;  // what a fit since the start did not have is new
+  EXPECT_TRUE(restarted.due(seen));
+  seen.has_fit = false;
+  seen.fitted_chunks += 2 * 64;
+  seen.new_chunks = seen.fitted_chunks;
+  EXPECT_TRUE(restarted.due(seen));
+}
+
 TEST_F(CorrectionLearnerTest, WhereManyLearnFitsComeNoMoreOften) {
   CorrectionLearner learner(SmallLearner());
   Teach(learner, 4 * 20);
@@ -287,9 +308,6 @@ TEST_F(CorrectionLearnerTest, WhereManyLearnFitsComeNoMoreOften) {
   learner.NoteFit(learner.Fit([] { return true; }, &others).value());  // at 60 chunks: again at 64
   EXPECT_FALSE(learner.due(seen));
   seen.new_chunks = 4;
-  EXPECT_TRUE(learner.due(seen));
-  // Restarted, of a learner whose last fit had 60 chunks of its own: all of the others' are new.
-  seen.has_fit = false;
   EXPECT_TRUE(learner.due(seen));
   Teach(learner, 8);
   learner.NoteFit(learner.Fit([] { return true; }, &others).value());  // at 66
