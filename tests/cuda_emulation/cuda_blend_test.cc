@@ -139,6 +139,25 @@ TEST_F(CudaBlendTest, PoliciesRecomputeTheSameNumberAsOnTheReference) {
   }
 }
 
+// The rows that are computed then begin before the chunks of which some tokens are recomputed.
+TEST_F(CudaBlendTest, AMissingFirstChunkLeavesTheOthersRight) {
+  for (const Policy policy : {Policy::kQuery, Policy::kHkvd, Policy::kRandom}) {
+    SCOPED_TRACE(std::string(Name(policy)));
+    Setup cuda = OnCuda("bf16"), reference = On(kernels::CreateReferenceBackend(), "f32", "f32");
+    std::vector<PrefilledPrompt> blended;
+    for (Setup* setup : {&cuda, &reference}) {
+      for (size_t i = 1; i < chunks_.size(); ++i) {
+        ASSERT_TRUE(setup->runner->EnsureStored("", anchor_, chunks_[i], {}, KeepRunning).ok());
+      }
+      blended.push_back(Prefill(*setup, layout_, policy, 0.25));
+      EXPECT_GT(blended.back().report.recomputed_tokens, 0);
+    }
+    // Measured choices may be others in a close call.
+    const double most = policy == Policy::kRandom ? kRounding : 1.0;
+    EXPECT_LT(RelativeDistance(blended[0].logits, blended[1].logits), most);
+  }
+}
+
 TEST_F(CudaBlendTest, DecodingGoesOnFromABlendedPrompt) {
   Setup cuda = OnCuda("bf16");
   StoreAll(cuda);

@@ -255,6 +255,10 @@ absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
   return absl::OkStatus();
 }
 
+void DiscardContents(StreamHandle stream, void* data, int64_t bytes) {
+  if (bytes > 0) stream->Enqueue([=] { std::memset(data, 0xFF, static_cast<size_t>(bytes)); });
+}
+
 bool IsDeviceMemory(const void* data) { return Contains(LockedDevice()->allocations, data); }
 
 absl::Status StatusOf(LaunchError error, absl::string_view kernel) {

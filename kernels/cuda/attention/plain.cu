@@ -109,13 +109,16 @@ KVBLEND_KERNEL(kKeyTile, 8) PlainMassKernel(AttentionParams p) {
 
 }  // namespace
 
+constexpr int SharedBytes(int head_dim) {
+  return static_cast<int>((2 * RoundUp(kWarps * head_dim, 4) + kThreads) * static_cast<int>(sizeof(float)));
+}
+static_assert(SharedBytes(kMaxHeadDim) <= kMaxSharedBytes);
+
 LaunchError LaunchPlainAttention(StreamHandle stream, const AttentionParams& params, bool statistics) {
   const int64_t warps = int64_t{params.plan.num_rows} * params.num_heads;
-  const LaunchShape shape{
-      .blocks_x = CeilDiv(warps, kWarps),
-      .threads = kThreads,
-      .shared_bytes = static_cast<int>((2 * RoundUp(kWarps * params.pages.head_dim, 4) + kThreads) *
-                                       static_cast<int>(sizeof(float)))};
+  const LaunchShape shape{.blocks_x = CeilDiv(warps, kWarps),
+                          .threads = kThreads,
+                          .shared_bytes = SharedBytes(params.pages.head_dim)};
   return statistics ? Launch<PlainAttentionKernel<true>>(stream, shape, params)
                     : Launch<PlainAttentionKernel<false>>(stream, shape, params);
 }

@@ -229,7 +229,7 @@ inline constexpr int kKeyTile = 64;
 
 /// Largest head_dim that tensor cores are used for; beyond it, and for f32 pages, plain fp32 kernels run.
 inline constexpr int kMaxTensorHeadDim = 256;
-inline constexpr int kMaxHeadDim = 4096;
+inline constexpr int kMaxHeadDim = 3152;  // what the plain kernels' shared memory holds
 constexpr bool UsesTensorCores(const KvPagesView& pages) {
   return pages.dtype != DataType::kF32 && pages.head_dim <= kMaxTensorHeadDim;
 }

@@ -106,7 +106,9 @@ KVBLEND_DEVICE Move MoveOf(const SpreadParams& p, const SpreadRange& range, int 
   const DeviationSpread& spread = p.spreads[part];
   const int64_t weights_of_part = int64_t{part} * p.plan.num_rows;
   const float horizon = kSpreadReaches * spread.reach;
-  Move move{0, 0, 0, 0, 0, spread.anywhere > 0};
+  // Where there is no row on a side, sums that are written: scratch memory times 0 might be NaN.
+  const int64_t written = p.OfRow(part, range.first_row);
+  Move move{written, written, 0, 0, 0, spread.anywhere > 0};
   float weights = spread.anywhere * static_cast<float>(range.num_rows);
   if (next > range.first_row) {
     const int distance = token - p.plan.positions[next - 1];

@@ -115,6 +115,7 @@ absl::StatusOr<void*> DeviceStream::ScratchMemory(Scratch use, int64_t bytes) {
     if (!larger.ok()) return larger.status();
     buffer = *std::move(larger);
   }
+  DiscardContents(handle(), buffer->data(), bytes);
   return buffer->data();
 }
 

@@ -194,11 +194,13 @@ AttentionShape DeviceBatchPlan::ShapeOf(int32_t num_heads, const KvPagesView& pa
     for (const int32_t rows : rows_of_) tiles += CeilDiv(int64_t{rows} * shape.group, rows_of_tile);
     return tiles;
   };
-  // Tall tiles where they are enough to keep every multiprocessor busy.
+  // Tall tiles where they are enough to keep every multiprocessor busy, and fewer: a sequence with no more
+  // rows than the others hold is one tile of either kind.
+  const int64_t others = count_tiles(kRowTile);
   const int64_t tall = count_tiles(kTallStrips * kRowTile);
-  shape.is_tall = UsesTensorCores(pages) && !statistics && HasTallTiles(pages.head_dim) &&
+  shape.is_tall = UsesTensorCores(pages) && !statistics && HasTallTiles(pages.head_dim) && tall < others &&
                   tall * pages.num_kv_heads >= 2 * num_multiprocessors;
-  shape.row_tiles = shape.is_tall ? tall : count_tiles(kRowTile);
+  shape.row_tiles = shape.is_tall ? tall : others;
   for (const int32_t kv_len : kv_len_) shape.key_tiles += CeilDiv(kv_len, kKeyTile);
   // Few queries make few blocks: their keys are shared out until there are about two for each multiprocessor,
   // but a block keeps one or two tiles of keys at least. Where there is about one each already, rows are

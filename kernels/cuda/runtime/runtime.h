@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<DeviceInfo>> ListDevices();
 absl::StatusOr<DeviceInfo> OpenDevice(int index);
 
 /// Makes the opened device the calling thread's current one, which launches need. Costs next to nothing when
-/// it is that already. DeviceStream::handle (memory.h) calls it, and so do the functions below that allocate
-/// or create something.
+/// it is that already. DeviceStream::handle (memory.h) calls it, and so do the functions below that take no
+/// stream, or one that may be used from a thread without a device: the runtime would open device 0 there.
 void UseDevice();
 
 /// The memory of the opened device.
@@ -94,6 +94,9 @@ absl::Status EnqueueCopyFromHost(StreamHandle stream, void* target, const void* 
 /// `target` holds the bytes after SynchronizeStream.
 absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* source, int64_t bytes);
 absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes);
+/// Says that nothing reads these bytes of the device before they are written again. The emulated device
+/// overwrites them with NaN, so that tests find who does; hardware leaves them as they are.
+void DiscardContents(StreamHandle stream, void* data, int64_t bytes);
 
 /// Whether kernels can be given this address: memory of DeviceAllocate.
 bool IsDeviceMemory(const void* data);

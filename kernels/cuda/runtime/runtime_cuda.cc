@@ -99,7 +99,10 @@ absl::StatusOr<void*> DeviceAllocate(int64_t bytes) {
 }
 
 // Errors of earlier kernels come out here too; SynchronizeStream reports them.
-void DeviceFree(void* data) { (void)cudaFree(data); }
+void DeviceFree(void* data) {
+  UseDevice();
+  (void)cudaFree(data);
+}
 
 absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
   UseDevice();
@@ -113,14 +116,21 @@ absl::StatusOr<void*> PinnedAllocate(int64_t bytes) {
   return data;
 }
 
-void PinnedFree(void* data) { (void)cudaFreeHost(data); }
+void PinnedFree(void* data) {
+  UseDevice();
+  (void)cudaFreeHost(data);
+}
 
 absl::StatusOr<EventHandle> CreateDeviceEvent() { return CreateEvent(cudaEventDisableTiming); }
 absl::StatusOr<EventHandle> CreateTimedEvent() { return CreateEvent(cudaEventDefault); }
 
-void DestroyDeviceEvent(EventHandle event) { (void)cudaEventDestroy(Of(event)); }
+void DestroyDeviceEvent(EventHandle event) {
+  UseDevice();
+  (void)cudaEventDestroy(Of(event));
+}
 
 absl::Status RecordEvent(EventHandle event, StreamHandle stream) {
+  UseDevice();
   return ToStatus(cudaEventRecord(Of(event), Of(stream)), "cudaEventRecord");
 }
 
@@ -129,6 +139,7 @@ absl::Status WaitForEvent(StreamHandle stream, EventHandle event) {
 }
 
 bool EventIsReached(EventHandle event) {
+  UseDevice();
   const cudaError_t error = cudaEventQuery(Of(event));
   if (error == cudaErrorNotReady) (void)cudaGetLastError();  // an answer, not an error
   return error == cudaSuccess;
@@ -154,11 +165,13 @@ absl::StatusOr<StreamHandle> CreateDeviceStream() {
 }
 
 void DestroyDeviceStream(StreamHandle stream) {
+  UseDevice();
   (void)cudaStreamSynchronize(Of(stream));
   (void)cudaStreamDestroy(Of(stream));
 }
 
 absl::Status SynchronizeStream(StreamHandle stream) {
+  UseDevice();
   return ToStatus(cudaStreamSynchronize(Of(stream)), "cudaStreamSynchronize");
 }
 
@@ -204,6 +217,8 @@ absl::Status EnqueueCopyToHost(StreamHandle stream, void* target, const void* so
 absl::Status EnqueueZero(StreamHandle stream, void* target, int64_t bytes) {
   return ToStatus(cudaMemsetAsync(target, 0, static_cast<size_t>(bytes), Of(stream)), "cudaMemsetAsync");
 }
+
+void DiscardContents(StreamHandle /*stream*/, void* /*data*/, int64_t /*bytes*/) {}
 
 bool IsDeviceMemory(const void* data) {
   cudaPointerAttributes attributes;

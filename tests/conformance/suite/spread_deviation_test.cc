@@ -215,6 +215,20 @@ TEST_P(SpreadDeviationConformance, GivesTheSameBitsWhateverOtherRangesThereAre) 
   EXPECT_EQ(moved(true), moved(false));
 }
 
+// What is written for a row outside the ranges, or in one that needs no moves, is anything.
+TEST_P(SpreadDeviationConformance, RowsThatMoveNothingHaveNoPartInIt) {
+  Case outside;
+  outside.rows = {0, 20};
+  outside.ranges = {{10, 40}};
+  outside.kv_len = 50;
+  Check(outside, kSpreads[0], kF32, 16, 64, RopeLayout::kInterleaved);
+  Case complete;
+  complete.rows = {0, 1, 2, 3, 20};
+  complete.ranges = {{0, 4}, {10, 40}};
+  complete.kv_len = 50;
+  Check(complete, kSpreads[0], kBF16, 16, 64, RopeLayout::kSplitHalf);
+}
+
 TEST_P(SpreadDeviationConformance, Errors) {
   const BatchCase batch{.sequences = {{40, {1, 39}}}}, two{.sequences = {{40, {1}}, {40, {1}}}};
   PagedBatch kv(backend, batch, 2, 8, kF32, rng), both(backend, two, 2, 8, kF32, rng);
