@@ -102,28 +102,41 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
     history.push_back({turn.role == Role::kUser ? text::Role::kUser : text::Role::kAssistant, turn.text,
                        turn.lead_in, turn.chunks});
   }
-  KVBLEND_ASSIGN_OR_RETURN(const text::ChatTemplate::Opening opening,
-                           chat_template.Open(prompt.system_text, history, prompt.lead_in));
-  if (history.empty()) {
+  // With nothing in it that needs tokens of its own, a prompt has those that the model learned.
+  const bool is_whole = prompt.lead_in.empty() && prompt.chunks.empty();
+  std::vector<text::TokenId> closing;
+  text::ChatTemplate::Opening opening;
+  if (is_whole) {
+    KVBLEND_ASSIGN_OR_RETURN(text::ChatTemplate::WholePrompt whole,
+                             chat_template.Whole(prompt.system_text, history, prompt.question));
+    opening = std::move(whole.opening);
+    closing = std::move(whole.question);
+  } else {
+    KVBLEND_ASSIGN_OR_RETURN(opening, chat_template.Open(prompt.system_text, history, prompt.lead_in));
+  }
+  if (history.empty() && !is_whole) {
     layout.anchor_ids = Joined(opening);
   } else {
     KVBLEND_ASSIGN_OR_RETURN(layout.anchor_ids,
                              AnchorTokens(prompt.system_text, prompt.lead_in, chat_template));
   }
+  layout.anchor_is_prefix = history.empty() && (!is_whole || layout.anchor_ids == Joined(opening));
   builder.Append(opening.system);
   builder.End(SpanKind::kSystem);
   builder.Append(opening.history);
   builder.End(SpanKind::kHistory);
-  layout.anchor_is_prefix = prompt.history.empty();
   builder.Append(opening.lead_in);
   builder.End(SpanKind::kLeadIn);
   for (size_t i = 0; i < prompt.chunks.size(); ++i) {
     builder.Append(tokenizer.Encode(prompt.chunks[i], text::TextPosition::kWithin));
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
-  const bool behind_control = !layout.token_ids.empty() && tokenizer.IsSpecial(layout.token_ids.back());
-  builder.Append(chat_template.Close(
-      prompt.question, behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin));
+  if (!is_whole) {
+    const bool behind_control = !layout.token_ids.empty() && tokenizer.IsSpecial(layout.token_ids.back());
+    closing = chat_template.Close(prompt.question,
+                                  behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin);
+  }
+  builder.Append(closing);
   builder.End(SpanKind::kQuestion);
 
   if (!builder.fits()) {

@@ -3,7 +3,8 @@
 //   [system | history | lead-in | chunk 0 | ... | chunk n-1 | question]
 //
 // Every span is tokenized on its own: a chunk has the same tokens in whatever prompt and place, which is what
-// lets its KV be stored once and found again. It is tokenized as text that goes on behind other text. Pure
+// lets its KV be stored once and found again. It is tokenized as text that goes on behind other text. A
+// prompt without lead-in and chunks is tokenized as one text, as the model's own tokenizer does. Pure
 // functions; safe from any thread.
 #pragma once
 
@@ -40,7 +41,8 @@ struct PromptLayout {
   std::vector<Span> spans;
   /// What anchored chunks are computed behind: the tokens of the system and the lead-in span.
   std::vector<text::TokenId> anchor_ids;
-  /// Whether token_ids begins with anchor_ids: no history lies in between.
+  /// Whether token_ids begins with anchor_ids, and nothing else comes before chunks and question: no history,
+  /// and no token of a prompt without chunks that goes from the format into the question.
   bool anchor_is_prefix = false;
 };
 

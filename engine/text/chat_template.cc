@@ -92,13 +92,8 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
   return std::unique_ptr<ChatTemplate>(new ChatTemplate(tokenizer, std::move(format), tells_date));
 }
 
-absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system_text,
-                                                         std::span<const ChatTurn> history,
-                                                         std::string_view lead_in) const {
-  KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
-                           ComposeChat(format_, system_text, history, lead_in));
-  Opening opening;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
+void ChatTemplate::AppendOpening(std::span<const ChatPart> parts, size_t num_turns, PromptEncoder& encoder,
+                                 Opening& opening) const {
   encoder.Into(&opening.system);
   size_t turns = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -107,7 +102,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
     std::vector<TokenId>* target = &opening.lead_in;
     if (part.to == ChatPoint::kSystem && turns == 0) {
       target = &opening.system;
-    } else if (part.to != ChatPoint::kSystem && turns < history.size()) {
+    } else if (part.to != ChatPoint::kSystem && turns < num_turns) {
       target = &opening.history;
       ++turns;
     }
@@ -115,6 +110,7 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
     encoder.AppendPiece(part.piece.substr(0, boundary));
     encoder.Into(target);
     encoder.AppendPiece(part.piece.substr(boundary));
+    if (i + 1 == parts.size()) return;
     encoder.AppendText(part.text);
     if (!part.has_parts) continue;
     // Tokenized as when it was the last turn: each chunk on its own, and the question as in Close.
@@ -124,16 +120,46 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
     encoder.Restart(behind_control ? TextPosition::kStart : TextPosition::kWithin);
     encoder.AppendText(part.question);
   }
-  encoder.Finish();
-  // Models that want BOS get it once, whether their template writes it or not.
-  if (tokenizer_.add_bos() && tokenizer_.bos()) {
-    const std::vector<TokenId>* first = &opening.system;
-    if (first->empty()) first = opening.history.empty() ? &opening.lead_in : &opening.history;
-    if (first->empty() || first->front() != *tokenizer_.bos()) {
-      opening.system.insert(opening.system.begin(), *tokenizer_.bos());
-    }
+}
+
+void ChatTemplate::AddBos(Opening& opening) const {
+  if (!tokenizer_.add_bos() || !tokenizer_.bos()) return;
+  const std::vector<TokenId>* first = &opening.system;
+  if (first->empty()) first = opening.history.empty() ? &opening.lead_in : &opening.history;
+  if (first->empty() || first->front() != *tokenizer_.bos()) {
+    opening.system.insert(opening.system.begin(), *tokenizer_.bos());
   }
+}
+
+absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system_text,
+                                                         std::span<const ChatTurn> history,
+                                                         std::string_view lead_in) const {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
+                           ComposeChat(format_, system_text, history, lead_in));
+  Opening opening;
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
+  AppendOpening(parts, history.size(), encoder, opening);
+  encoder.AppendText(parts.back().text);
+  encoder.Finish();
+  AddBos(opening);
   return opening;
+}
+
+absl::StatusOr<ChatTemplate::WholePrompt> ChatTemplate::Whole(std::string_view system_text,
+                                                              std::span<const ChatTurn> history,
+                                                              std::string_view question) const {
+  KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
+                           ComposeChat(format_, system_text, history, question));
+  WholePrompt prompt;
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
+  AppendOpening(parts, history.size(), encoder, prompt.opening);
+  encoder.DivideInto(&prompt.question);
+  const ChatPart& last = parts.back();
+  encoder.AppendText(TrimmedRight(last.text, format_.UserTrimming(last.from)));
+  encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));
+  encoder.Finish();
+  AddBos(prompt.opening);
+  return prompt;
 }
 
 std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition position) const {

@@ -2,8 +2,9 @@
 //
 // A prompt is: its opening (system text, earlier turns, lead-in), the chunks' own tokens, and its closing
 // (the question and what makes the model speak). The opening's and closing's tokens are those of one
-// rendering of the whole; chunks are tokenized on their own. Control tokens go in by id, from the format's
-// own text only; texts are encoded as text whatever they contain.
+// rendering of the whole; chunks are tokenized on their own. A prompt without lead-in and chunks is one
+// rendering from beginning to end. Control tokens go in by id, from the format's own text only; texts are
+// encoded as text whatever they contain.
 //
 // The format is data (chat/chat_format.h). It comes from the table of formats that have names, or from the
 // file's own template, which is run on marks instead of texts when the model is loaded
@@ -41,6 +42,10 @@ class ChatTemplate {
     std::vector<TokenId> history;
     std::vector<TokenId> lead_in;
   };
+  struct WholePrompt {
+    Opening opening;  // its lead-in is what the format has before the question
+    std::vector<TokenId> question;
+  };
 
   /// kInvalidArgument: a format of no known name, a template that is none, a format whose control tokens the
   /// vocabulary lacks. kUnimplemented: no template, or one that the interpreter or its prompts' parts do not
@@ -63,6 +68,13 @@ class ChatTemplate {
   /// question stands: behind text, unless a control token is the last of what comes before.
   std::vector<TokenId> Close(std::string_view question, TextPosition position = TextPosition::kWithin) const;
 
+  /// A prompt without lead-in and chunks, with the tokens that the model's tokenizer gives the whole of it:
+  /// what the format has before the question and the question itself may be one text, as in a turn of
+  /// `history` that has no parts, and whitespace is dropped at both of the question's ends. A token across
+  /// parts is of the one that it begins in. Errors as of Open.
+  absl::StatusOr<WholePrompt> Whole(std::string_view system_text, std::span<const ChatTurn> history,
+                                    std::string_view question) const;
+
   /// Its name, or "template" for one that has none.
   const std::string& format_name() const { return format_.name; }
 
@@ -72,6 +84,12 @@ class ChatTemplate {
         format_(std::move(format)),
         control_(tokenizer, format_),
         tells_date_(tells_date) {}
+
+  /// Appends all `parts` but the last one's text, which goes behind what `opening` then ends with.
+  void AppendOpening(std::span<const ChatPart> parts, size_t num_turns, PromptEncoder& encoder,
+                     Opening& opening) const;
+  /// Models that want BOS get it once, whether their template writes it or not.
+  void AddBos(Opening& opening) const;
 
   const Tokenizer& tokenizer_;
   ChatFormat format_;

@@ -39,6 +39,13 @@ void PromptEncoder::AppendText(std::string_view text) {
   waiting_ += text;
 }
 
+void PromptEncoder::DivideInto(std::vector<TokenId>* target) {
+  Into(target);
+  if (waiting_.empty()) return;
+  divided_target_ = target;
+  divided_at_ = waiting_.size();
+}
+
 void PromptEncoder::AppendPiece(std::string_view piece) {
   for (;;) {
     const auto [at, token] = control_.FindFirst(piece);
@@ -59,7 +66,17 @@ void PromptEncoder::Finish() {
   std::string_view text = waiting_;
   if (behind_control_ && strips_) text = WithoutSpaceInFront(text);
   const std::vector<TokenId> tokens = tokenizer_.Encode(text, position_);
-  waiting_target_->insert(waiting_target_->end(), tokens.begin(), tokens.end());
+  auto division = tokens.end();
+  if (divided_target_ != nullptr) {
+    for (size_t behind = waiting_.size() - std::min(divided_at_, waiting_.size());
+         behind > 0 && division != tokens.begin();) {
+      --division;
+      behind -= std::min(behind, tokenizer_.TokenBytes(*division).size());
+    }
+    divided_target_->insert(divided_target_->end(), division, tokens.end());
+    divided_target_ = nullptr;
+  }
+  waiting_target_->insert(waiting_target_->end(), tokens.begin(), division);
   waiting_.clear();
   position_ = TextPosition::kWithin;
   behind_control_ = false;

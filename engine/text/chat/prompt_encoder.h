@@ -44,6 +44,10 @@ class PromptEncoder {
 
   /// What follows goes to `*target`, which outlives the encoder.
   void Into(std::vector<TokenId>* target) { target_ = target; }
+  /// As Into, but where a text goes on across here, its tokens are divided: those that begin before this
+  /// place go where they would, and the others to `*target`. By the bytes that tokens stand for, so in a
+  /// vocabulary that changes its texts near the place.
+  void DivideInto(std::vector<TokenId>* target);
   void AppendPiece(std::string_view piece);
   void AppendText(std::string_view text);
   /// Encodes what waits for more text.
@@ -59,7 +63,9 @@ class PromptEncoder {
   const bool strips_behind_control_;
   std::vector<TokenId>* target_ = nullptr;
   std::vector<TokenId>* waiting_target_ = nullptr;
+  std::vector<TokenId>* divided_target_ = nullptr;
   std::string waiting_;
+  size_t divided_at_ = 0;        // in `waiting_`, if there is a divided_target_
   bool behind_control_ = false;  // `waiting_` is
   bool strips_ = false;          // and loses the whitespace that it begins with
   TextPosition position_;        // of `waiting_`

@@ -100,7 +100,8 @@ absl::StatusOr<Value> AsNumber(const FilterCall& call) {
     const std::string text(Strip(call.input.string()));
     int64_t integer = 0;
     if (whole && absl::SimpleAtoi(text, &integer)) return Value::Integer(integer);
-    if (!absl::SimpleAtod(text, &number)) return otherwise;
+    // Python's float() takes no hexadecimal digits.
+    if (text.find_first_of("xX") != std::string::npos || !absl::SimpleAtod(text, &number)) return otherwise;
   } else if (call.input.is_number()) {
     if (whole && !call.input.is(Kind::kFloat)) return Value::Integer(call.input.integer());
     number = call.input.number();

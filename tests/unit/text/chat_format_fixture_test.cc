@@ -6,6 +6,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -124,21 +125,40 @@ std::unique_ptr<ChatTemplate> MakeTemplate(const Model& model, const ChatCase& c
   return made.ok() ? *std::move(made) : nullptr;
 }
 
-// The whole prompt as text, or "!".
-std::string PromptText(const Model& model, const ChatTemplate& chat_template, const ChatCase& chat) {
+// The ids of the prompt, as one text; or, with `cut`, as if a passage came behind so many bytes of the
+// question, which are the lead-in then.
+absl::StatusOr<std::vector<TokenId>> MakePrompt(const ChatTemplate& chat_template, const ChatCase& chat,
+                                                std::optional<size_t> cut) {
   std::vector<ChatTurn> history;
   for (const auto& [role, text] : chat.turns) history.push_back({role, text});
   history.pop_back();
-  // The question's own beginning is the lead-in, as if a passage came between.
-  const std::string& question = chat.turns.back().second;
-  const auto opening = chat_template.Open(chat.system, history, question.substr(0, 4));
-  if (!opening.ok()) return "!";
-  std::string text;
-  for (const auto& tokens : {opening->system, opening->history, opening->lead_in,
-                             chat_template.Close(std::string_view(question).substr(4))}) {
-    text += model.tokenizer->Decode(tokens, /*skip_special=*/false);
+  const std::string_view question = chat.turns.back().second;
+  ChatTemplate::WholePrompt prompt;
+  if (cut.has_value()) {
+    auto opening = chat_template.Open(chat.system, history, question.substr(0, *cut));
+    if (!opening.ok()) return opening.status();
+    prompt = {*std::move(opening), chat_template.Close(question.substr(*cut))};
+  } else {
+    auto whole = chat_template.Whole(chat.system, history, question);
+    if (!whole.ok()) return whole.status();
+    prompt = *std::move(whole);
   }
-  return text;
+  std::vector<TokenId> ids;
+  for (const auto& part :
+       {prompt.opening.system, prompt.opening.history, prompt.opening.lead_in, prompt.question}) {
+    ids.insert(ids.end(), part.begin(), part.end());
+  }
+  return ids;
+}
+
+// The whole prompt as text, or "!".
+std::string PromptText(const Model& model, const ChatTemplate& chat_template, const ChatCase& chat) {
+  const auto whole = MakePrompt(chat_template, chat, std::nullopt);
+  const auto parts = MakePrompt(chat_template, chat, std::min<size_t>(chat.turns.back().second.size(), 4));
+  EXPECT_EQ(whole.status(), parts.status());
+  if (!whole.ok() || !parts.ok()) return "!";
+  EXPECT_EQ(absl::StrJoin(*whole, " "), absl::StrJoin(*parts, " "));  // here tokens are bytes
+  return model.tokenizer->Decode(*whole, /*skip_special=*/false);
 }
 
 TEST(ChatFormatFixtureTest, TemplatesGiveThePromptsOfTransformers) {
@@ -261,20 +281,12 @@ size_t EndOfFirstWord(std::string_view text) {
 }
 
 std::vector<TokenId> PromptIds(const ChatTemplate& chat_template, const ChatCase& chat) {
-  std::vector<ChatTurn> history;
-  for (const auto& [role, text] : chat.turns) history.push_back({role, text});
-  history.pop_back();
-  const std::string_view question = chat.turns.back().second;
-  const size_t cut = EndOfFirstWord(question);
-  const auto opening = chat_template.Open(chat.system, history, question.substr(0, cut));
-  EXPECT_TRUE(opening.ok()) << opening.status();
-  if (!opening.ok()) return {};
-  std::vector<TokenId> ids;
-  for (const auto& part :
-       {opening->system, opening->history, opening->lead_in, chat_template.Close(question.substr(cut))}) {
-    ids.insert(ids.end(), part.begin(), part.end());
-  }
-  return ids;
+  const auto whole = MakePrompt(chat_template, chat, std::nullopt);
+  const auto parts = MakePrompt(chat_template, chat, EndOfFirstWord(chat.turns.back().second));
+  EXPECT_TRUE(whole.ok() && parts.ok()) << whole.status() << parts.status();
+  if (!whole.ok() || !parts.ok()) return {};
+  EXPECT_EQ(absl::StrJoin(*whole, " "), absl::StrJoin(*parts, " "));
+  return *whole;
 }
 
 // The ids of transformers, but for what is meant to be otherwise.
@@ -336,6 +348,37 @@ TEST(ChatFormatFixtureTest, PromptsHaveTheIdsOfTransformers) {
   }
   EXPECT_GE(same, 220);
   EXPECT_GE(forged, 10);
+}
+
+// What a server keeps of a conversation is found by its tokens, also without passages.
+TEST(ChatFormatFixtureTest, APromptBeginsWithThatOfTheTurnBefore) {
+  const std::vector<ChatCase> chats = ReadChatCases();
+  std::set<std::string> compared;
+  for (const IdsCase& ids_case : ReadIdsCases()) {
+    const ChatCase& chat = chats[ids_case.line];
+    if (chat.kind != "named" || ids_case.forged || chat.turns.size() < 3) continue;
+    // These put the system text into the last turn, which is another one then.
+    const bool moves = chat.format == "mistral-v3" || chat.format == "mistral-tekken";
+    if (moves && !chat.system.empty()) continue;
+    // What the model writes first does not join with the line break before it, as in one text it might.
+    if (absl::ascii_isspace(chat.turns[chat.turns.size() - 2].second.front())) continue;
+    const Model model = MakeFamilyModel(ids_case, chat);
+    ASSERT_NE(model.tokenizer, nullptr);
+    const auto chat_template = MakeTemplate(model, chat, "auto");
+    ASSERT_NE(chat_template, nullptr);
+    ChatCase before = chat;
+    before.turns.resize(before.turns.size() - 2);
+    if (before.turns.back().first != Role::kUser) continue;
+    const auto now = MakePrompt(*chat_template, chat, std::nullopt);
+    const auto then = MakePrompt(*chat_template, before, std::nullopt);
+    ASSERT_TRUE(now.ok() && then.ok());
+    const auto differ = std::ranges::mismatch(*then, *now);
+    EXPECT_EQ(differ.in1 - then->begin(), std::ssize(*then))
+        << chat.format << " with " << ids_case.tokenizer << "\n  then: " << absl::StrJoin(*then, " ")
+        << "\n  now: " << absl::StrJoin(*now, " ");
+    compared.insert(chat.format);
+  }
+  EXPECT_GE(compared.size(), 12u);
 }
 
 }  // namespace
