@@ -13,6 +13,7 @@
 #include "engine/api/request.h"
 #include "engine/blend/paged_sequence.h"
 #include "engine/blend/reuse_plan.h"
+#include "engine/blend/selection_policy.h"
 #include "engine/model/scratch.h"
 #include "engine/model/transformer.h"
 #include "engine/prompt/prompt_layout.h"
@@ -42,8 +43,8 @@ struct FreshRowOptions {
   std::shared_ptr<FreshRowBudget> budget = nullptr;  // null: none do
   Anchoring anchoring = Anchoring::kAnchored;        // only prompts with this anchoring do
 
-  bool WantedOf(const BlendOptions& options) const {
-    return budget != nullptr && options.store_misses && options.anchoring == anchoring;
+  bool WantedOf(const BlendOptions& options, const prompt::PromptLayout& layout) const {
+    return budget != nullptr && options.store_misses && AnchoringOf(options, layout) == anchoring;
   }
 };
 

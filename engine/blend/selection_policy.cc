@@ -167,9 +167,13 @@ bool HasRatio(Policy policy) {
   return policy == Policy::kQuery || policy == Policy::kHkvd || policy == Policy::kRandom;
 }
 
+Anchoring AnchoringOf(const BlendOptions& options, const prompt::PromptLayout& layout) {
+  return layout.anchor_ids.empty() ? Anchoring::kIsolated : options.anchoring;
+}
+
 bool SpreadsDeviation(const BlendOptions& options, const prompt::PromptLayout& layout) {
-  const bool behind_anchor = options.anchoring == Anchoring::kAnchored && !layout.anchor_ids.empty();
-  return options.spread_deviation && options.policy != Policy::kLink && behind_anchor;
+  return options.spread_deviation && options.policy != Policy::kLink &&
+         AnchoringOf(options, layout) == Anchoring::kAnchored;
 }
 
 absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const BlendOptions& options,

@@ -74,10 +74,14 @@ absl::StatusOr<std::unique_ptr<SelectionPolicy>> CreateSelectionPolicy(const Ble
 /// Whether the policy uses the ratio.
 bool HasRatio(Policy policy);
 
+/// How the prompt's chunks are computed for the store: behind an anchor without tokens they stand by
+/// themselves, whatever was asked for.
+Anchoring AnchoringOf(const BlendOptions& options, const prompt::PromptLayout& layout);
+
 /// Whether deviations of recomputed tokens are passed on to the others of their chunk (docs/algorithm.md,
 /// "Deviations are passed on"). Not those of the tokens with which a chunk begins, which are all that `link`
-/// recomputes, nor of chunks that are isolated or have an empty anchor: their first tokens were computed as
-/// the beginning of a text, and say little about the rest.
+/// recomputes, nor of chunks that are isolated (AnchoringOf): their first tokens were computed as the
+/// beginning of a text, and say little about the rest.
 bool SpreadsDeviation(const BlendOptions& options, const prompt::PromptLayout& layout);
 
 /// Checks every field that CreateSelectionPolicy would, without creating anything.

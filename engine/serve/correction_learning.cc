@@ -183,9 +183,35 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
                              absl::Span<const int32_t> token_ids) {
   // By the text alone: a chunk fitted in one namespace, or behind one anchor, must not judge elsewhere.
   const bool kept_back = store::HashTokens(token_ids)[0] % kKeepBackEvery == 0;
+  if (fresh->weight <= 0) return;
+  Chunk chunk{std::move(fresh), kept_back};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stats_.learning != LearningState::kOn) return;
+    if (held_bytes_ + entry.size_bytes() <= options_.waiting_bytes) {
+      held_bytes_ += entry.size_bytes();
+      chunk.entry = std::move(entry);
+      queue_.push_back(std::move(chunk));
+      return;
+    }
+  }
+  // The thread is behind, or this is a very long chunk: the store must be able to evict it meanwhile.
+  chunk.stored = StoredRows(entry, chunk.fresh->rows);
+  if (chunk.stored.empty()) return;
   absl::MutexLock lock(&mutex_);
-  if (stats_.learning != LearningState::kOn || fresh->weight <= 0) return;
-  queue_.push_back({std::move(fresh), std::move(entry), kept_back});
+  if (stats_.learning == LearningState::kOn) queue_.push_back(std::move(chunk));
+}
+
+std::vector<float> CorrectionLearning::StoredRows(const store::ChunkHandle& entry,
+                                                  const std::vector<int32_t>& rows) const {
+  const auto layer_values = static_cast<int64_t>(rows.size()) * learner_options_.channels();
+  std::vector<float> stored(learner_options_.num_layers * layer_values);
+  for (int32_t layer = 0; layer < learner_options_.num_layers; ++layer) {
+    const absl::StatusOr<store::LayerKv> kv = entry.AcquireLayer(layer);
+    if (!kv.ok()) return {};
+    kv::DecodeRows(kv->k, kv->v, rows, absl::MakeSpan(stored).subspan(layer * layer_values, layer_values));
+  }
+  return stored;
 }
 
 bool CorrectionLearning::HasWork() const {
@@ -221,9 +247,14 @@ void CorrectionLearning::Run() {
     if (reset) Forget();
     if (turn) Share();
     if (save) Save();
-    if (!chunk.empty()) Learn(chunk.front());
-    chunk.clear();
+    int64_t held_bytes = 0;
+    if (!chunk.empty()) {
+      held_bytes = chunk.front().held_bytes();
+      Learn(chunk.front());
+      chunk.clear();
+    }
     mutex_.Lock();
+    held_bytes_ -= held_bytes;
     if (reset) reset_asked_ = false;
     busy_ = learns_a_chunk_ = false;
     PublishCounts();
@@ -236,21 +267,15 @@ void CorrectionLearning::Run() {
   if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return SteadyNow() < end; });
 }
 
-void CorrectionLearning::Learn(const Chunk& chunk) {
-  const std::vector<int32_t>& rows = chunk.fresh->rows;
-  const auto layer_values = static_cast<int64_t>(rows.size()) * learner_options_.channels();
-  std::vector<float> stored(learner_options_.num_layers * layer_values);
-  for (int32_t layer = 0; layer < learner_options_.num_layers; ++layer) {
-    const absl::StatusOr<store::LayerKv> kv = chunk.entry.AcquireLayer(layer);
-    if (!kv.ok()) return;  // lost since it was stored
-    kv::DecodeRows(kv->k, kv->v, rows, absl::MakeSpan(stored).subspan(layer * layer_values, layer_values));
-  }
+void CorrectionLearning::Learn(Chunk& chunk) {
+  if (chunk.entry.has_value()) chunk.stored = StoredRows(*chunk.entry, chunk.fresh->rows);
+  if (chunk.stored.empty()) return;
   std::vector<float> weights = chunk.fresh->row_weights;
   for (float& weight : weights) weight *= static_cast<float>(chunk.fresh->weight);
-  learner_.Add({.tokens = rows,
+  learner_.Add({.tokens = chunk.fresh->rows,
                 .weights = weights,
                 .kept_back = chunk.kept_back,
-                .stored = stored,
+                .stored = chunk.stored,
                 .fresh = chunk.fresh->values()});
   {
     absl::MutexLock lock(&mutex_);
@@ -389,7 +414,10 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
       return absl::FailedPreconditionError(
           "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned");
     }
-    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) dropped.swap(queue_);
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
+      dropped.swap(queue_);
+      for (const Chunk& chunk : dropped) held_bytes_ -= chunk.held_bytes();
+    }
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kLearn) {
       const bool learns = action == CorrectionAction::kLearn;
       stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;

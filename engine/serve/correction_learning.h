@@ -18,6 +18,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -45,10 +46,12 @@ class CorrectionLearning {
   static constexpr int64_t kMinWaitingBytes = int64_t{64} << 20;
   struct Options {
     bool frozen = false;
-    std::string folder = {};                   // must be there; empty: nothing outlives the process
-    int64_t max_bytes = int64_t{256} << 20;    // of moments
-    int64_t waiting_bytes = kMinWaitingBytes;  // of rows that wait to be learned from
-    store::ReplicaBoard* board = nullptr;      // where replicas meet, outlives this; null: it learns alone
+    std::string folder = {};                 // must be there; empty: nothing outlives the process
+    int64_t max_bytes = int64_t{256} << 20;  // of moments
+    // Of rows that wait to be learned from. What the store has of them takes as much at most, and waiting
+    // chunks keep as many bytes of the store from being evicted.
+    int64_t waiting_bytes = kMinWaitingBytes;
+    store::ReplicaBoard* board = nullptr;  // where replicas meet, outlives this; null: it learns alone
     absl::Duration share_interval = absl::Minutes(1);
     std::function<absl::Time()> now = SteadyNow;  // how long fits may take in Flush
   };
@@ -76,15 +79,19 @@ class CorrectionLearning {
 
  private:
   struct Chunk {
+    /// Bytes that the store can't evict while this waits.
+    int64_t held_bytes() const { return entry.has_value() ? entry->size_bytes() : 0; }
+
     std::shared_ptr<const blend::FreshRows> fresh;
-    store::ChunkHandle entry;
     bool kept_back;
+    std::optional<store::ChunkHandle> entry = std::nullopt;  // not set: `stored` has what is needed of it
+    std::vector<float> stored = {};                          // as fresh->values()
   };
 
   // On the thread, or before it starts.
   void Recall();
   void Run();
-  void Learn(const Chunk& chunk);
+  void Learn(Chunk& chunk);
   bool Due() const;
   bool GoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool FitGoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -96,6 +103,8 @@ class CorrectionLearning {
   void Forget();
   void Save();
   void SetInForce(std::optional<kv::LearnedCorrection> correction);
+  /// What the store has of the rows, laid out as FreshRows::values. Empty: it has lost them.
+  std::vector<float> StoredRows(const store::ChunkHandle& entry, const std::vector<int32_t>& rows) const;
 
   std::string MomentsPath() const { return options_.folder + "/learned.kvmoments"; }
   std::string LearnedPath() const { return options_.folder + "/learned.kvcorrection"; }
@@ -119,6 +128,7 @@ class CorrectionLearning {
 
   mutable absl::Mutex mutex_;
   std::deque<Chunk> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all chunks that wait or are being learned from
   CorrectionStats stats_ ABSL_GUARDED_BY(mutex_);
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool learns_a_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // that is what it is busy with

@@ -182,7 +182,7 @@ absl::StatusOr<std::unique_ptr<PromptPrefill>> PromptPrefill::Create(
   // The correction stays the same to the end of the prompt, whatever is learned meanwhile.
   prefill->correction_ = engine.runtime.correction.Get();
   if (!options.correction || prefill->correction_ == nullptr ||
-      prefill->correction_->anchoring != options.anchoring) {
+      prefill->correction_->anchoring != blend::AnchoringOf(options, layout)) {
     prefill->correction_ = nullptr;
   }
   if (again != nullptr) {
@@ -314,7 +314,7 @@ absl::Status PromptPrefill::Plan() {
   }
   // What is computed behind blended KV is not what full prefill would give.
   const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_tokens;
-  const bool captures = exact_before && !again_.has_value() && engine_.fresh_rows.WantedOf(options_);
+  const bool captures = exact_before && !again_.has_value() && engine_.fresh_rows.WantedOf(options_, layout_);
   capture_.emplace(captures ? engine_.fresh_rows : blend::FreshRowOptions{}, layout_, plan_,
                    config.num_layers, int64_t{2} * config.num_kv_heads * config.head_dim,
                    scratch_->fresh_rows);

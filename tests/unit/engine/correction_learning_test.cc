@@ -140,6 +140,29 @@ TEST_F(CorrectionLearningTest, ATextIsFittedOrJudgesInAllNamespaces) {
   EXPECT_EQ(std::min(stats.fitted_chunks, stats.kept_back_chunks), 0);
 }
 
+/// Behind an anchor without tokens chunks are stored by themselves, which is not what is learned of anchored
+/// ones.
+TEST_F(CorrectionLearningTest, ChunksBehindAnEmptyAnchorAreIsolated) {
+  const CorrectionStats learned = LearnOne();
+  Restart([](EngineOptions& options) { options.chat_format = "plain"; });
+  const auto ask = [&](bool anchored) {
+    GenerateRequest request = Request({Text(1000 + asked_), Text(1001 + asked_), Text(1002 + asked_)});
+    ++asked_;
+    if (!anchored) request.prompt.system_text = request.prompt.lead_in = "";
+    request.sampling.max_tokens = 1;
+    request.blend.policy = Policy::kNone;
+    const GenerateRequest again = request;
+    Generate(std::move(request));
+    expected_ += anchored ? 3 : 2;
+    Settle();
+    return Generate(again)->prompts.at(0).correction;
+  };
+  const int64_t before = Show().fitted_chunks + Show().kept_back_chunks;
+  EXPECT_EQ(ask(/*anchored=*/false), "");
+  EXPECT_EQ(Show().fitted_chunks + Show().kept_back_chunks, before);
+  EXPECT_EQ(ask(/*anchored=*/true), learned.version);
+}
+
 /// What a prompt computed of some of its chunk's tokens: ones, everywhere. Null: learning has no room for it.
 std::shared_ptr<blend::FreshRows> RowsOfOnes(CorrectionLearning& learning, const store::KvFormat& format,
                                              const std::vector<int32_t>& rows) {
@@ -189,6 +212,48 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   updated = true;
   adder.join();
   EXPECT_FALSE(handles.empty());
+}
+
+/// What waits to be learned from keeps no more of the store than it may.
+TEST_F(CorrectionLearningTest, WaitingChunksLeaveTheStoreItsRoom) {
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  const auto runtime = *ModelRuntime::Load(options);
+  constexpr int32_t kTokens = 100;
+  const store::KvFormat& format = runtime->key_space.format;
+  const int64_t chunk_bytes = *store::ChunkKv::SizeBytes(format, kTokens);
+  const auto chunk_store = *store::ChunkStore::Create({.byte_budget = 40 * chunk_bytes});
+  PromptRunner runner(*runtime, *chunk_store);
+  // Stands still in its first fit until all chunks have come.
+  absl::Notification stands_still, all_came;
+  const std::thread::id adds = std::this_thread::get_id();
+  const auto now = [&] {
+    if (std::this_thread::get_id() != adds && !all_came.HasBeenNotified()) {
+      if (!stands_still.HasBeenNotified()) stands_still.Notify();
+      all_came.WaitForNotification();
+    }
+    return absl::UnixEpoch();
+  };
+  CorrectionLearning learning(*runtime, {.waiting_bytes = 12 * chunk_bytes, .now = now});
+  int32_t chunks = 0;
+  const auto add = [&] {
+    const std::vector<int32_t> tokens(kTokens, 10 + chunks);
+    auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
+    ASSERT_TRUE(stored.ok()) << chunks << " chunks: " << stored.status();
+    const auto fresh = RowsOfOnes(learning, format, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15});
+    ASSERT_NE(fresh, nullptr) << chunks;
+    learning.Add(fresh, *std::move(stored->entry), tokens);
+    ++chunks;
+  };
+  while (!stands_still.HasBeenNotified() && !HasFatalFailure()) {
+    if (learning.Stats().waiting_chunks < 3) add();
+  }
+  for (int i = 0; i < 50 && !HasFatalFailure(); ++i) add();
+  EXPECT_GE(learning.Stats().waiting_chunks, 50);
+  all_came.Notify();
+  ASSERT_TRUE(learning.Flush(absl::InfiniteFuture()).ok());
+  const CorrectionStats stats = learning.Stats();
+  EXPECT_EQ(stats.fitted_chunks + stats.kept_back_chunks, chunks);
 }
 
 /// Who stops the server waits for no long fit, and the next process fits as if it had not begun.
