@@ -55,8 +55,11 @@ bool DecodeBatch::HasRunning(const Party& party) const {
                      [&](const auto& reserved) { return reserved.second.party == party; });
 }
 
-int64_t DecodeBatch::PagesToBegin(const Task& task, const Claim& claim) const {
-  return PagesClaimed(claim, claim.prompt_tokens) - task.PagesToShare(runner_);
+bool DecodeBatch::HasPagesFor(const Task& task, const Claim& claim) const {
+  const int64_t claimed = PagesClaimed(claim, claim.prompt_tokens);
+  if (PagesMissing(claimed) <= 0) return true;
+  // What it would share is dearer to find out.
+  return PagesMissing(claimed - task.PagesToShare(runner_)) <= 0;
 }
 
 template <typename PagesOf>
@@ -108,14 +111,14 @@ bool DecodeBatch::HasRoomFor(const Task& task) const {
     for (const auto& [other, reserved] : reserved_) present.push_back(reserved.party);
     if (!turns_.MayJoin(std::move(present), claim.party)) return false;
   }
-  if (PagesMissing(PagesToBegin(task, claim)) <= 0) return true;
+  if (HasPagesFor(task, claim)) return true;
   return is_first && task.SecondsSinceSubmission() >= absl::ToDoubleSeconds(kPatience) &&
          !GivingWayToNew(claim).empty();
 }
 
 void DecodeBatch::Reserve(const Task& task) {
   Claim claim = ClaimOf(task);
-  if (!members_.empty() && PagesMissing(PagesToBegin(task, claim)) > 0) {
+  if (!members_.empty() && !HasPagesFor(task, claim)) {
     for (const size_t member : GivingWayToNew(claim)) Pause(member);
   }
   reserved_.emplace(&task, std::move(claim));

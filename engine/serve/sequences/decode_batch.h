@@ -179,8 +179,8 @@ class DecodeBatch {
   int64_t PagesFreedBy(const Member& member) const;
   /// All of them together.
   int64_t PagesClaimed() const;
-  /// What a task that has not begun is let in for: pages that it will share with others are there already.
-  int64_t PagesToBegin(const Task& task, const Claim& claim) const;
+  /// Whether a task that has not begun is let in: pages that it will share with others are there already.
+  bool HasPagesFor(const Task& task, const Claim& claim) const;
   /// How many pages are too few for one that claims so many; not above 0: none.
   int64_t PagesMissing(int64_t claimed) const { return PagesClaimed() + claimed - options_.max_pages; }
   /// Whether any of the party's is a member or is being prefilled.

@@ -19,16 +19,12 @@ bool SameBlend(BlendOptions a, BlendOptions b) {
   return a == b;
 }
 
-int32_t CommonPrefix(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
-  return static_cast<int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
 }  // namespace
 
 int32_t UsableTokens(const KeptSequence& sequence, absl::Span<const int32_t> token_ids,
                      const BlendOptions& blend) {
   if (blend.reuse == Reuse::kNothing) return 0;
-  int32_t tokens = CommonPrefix(sequence.token_ids, token_ids);
+  int32_t tokens = CommonTokens(sequence.token_ids, token_ids);
   if (!SameBlend(sequence.blend, blend)) tokens = std::min(tokens, sequence.num_exact);
   return tokens >= sequence.must_match ? tokens : 0;
 }
@@ -50,7 +46,7 @@ void KeptSequences::Keep(KeptSequence sequence) {
     const KeptSequence& other = (entry++)->sequence;
     if (other.tenant_namespace == sequence.tenant_namespace && SameBlend(other.blend, sequence.blend) &&
         other.num_exact <= sequence.num_exact &&
-        CommonPrefix(other.token_ids, sequence.token_ids) == other.num_tokens()) {
+        CommonTokens(other.token_ids, sequence.token_ids) == other.num_tokens()) {
       Remove(std::prev(entry));
     }
   }
@@ -70,8 +66,9 @@ std::optional<SharedPrefix> KeptSequences::FindExact(std::string_view tenant_nam
   for (const Entry& entry : entries_) {
     const KeptSequence& sequence = entry.sequence;
     if (sequence.tenant_namespace != tenant_namespace) continue;
+    if (!MayShareMore(sequence.token_ids, token_ids, most)) continue;
     const int32_t common =
-        std::min({CommonPrefix(sequence.token_ids, token_ids), sequence.num_exact, sequence.num_whole});
+        std::min({CommonTokens(sequence.token_ids, token_ids), sequence.num_exact, sequence.num_whole});
     if (common <= most) continue;
     most = common;
     best = &sequence;

@@ -5,10 +5,6 @@
 namespace kvblend {
 namespace {
 
-int32_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
-  return static_cast<int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
-}
-
 bool RecomputesEverything(const BlendOptions& blend, const RatioOptions& ratio) {
   if (blend.reuse == Reuse::kPrefix || blend.policy == Policy::kAll) return true;
   if (blend.policy == Policy::kLink || blend.policy == Policy::kNone) return false;
@@ -16,6 +12,15 @@ bool RecomputesEverything(const BlendOptions& blend, const RatioOptions& ratio) 
 }
 
 }  // namespace
+
+bool MayShareMore(absl::Span<const int32_t> a, absl::Span<const int32_t> b, int32_t num_tokens) {
+  const auto next = static_cast<size_t>(num_tokens);
+  return next < a.size() && next < b.size() && a[next] == b[next];
+}
+
+int32_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b) {
+  return static_cast<int32_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
 
 TokenRanges RangesBefore(const TokenRanges& ranges, int32_t end) {
   TokenRanges before;
@@ -77,6 +82,7 @@ std::optional<SharedPrefix> SharedPrefixes::Find(std::string_view tenant_namespa
   int32_t most = 0;
   for (const Entry& entry : *entries_) {
     if (entry.tenant_namespace != tenant_namespace || entry.pages->is_damaged()) continue;
+    if (!MayShareMore(entry.token_ids, token_ids, most)) continue;
     const int32_t common = CommonTokens(entry.token_ids, token_ids);
     if (common <= most) continue;
     most = common;

@@ -35,6 +35,12 @@ struct TokenRange {
 /// Ascending, without common tokens, none empty.
 using TokenRanges = std::vector<TokenRange>;
 
+/// How many leading tokens the two have in common.
+int32_t CommonTokens(absl::Span<const int32_t> a, absl::Span<const int32_t> b);
+/// False: they have no more than `num_tokens` leading tokens in common. Looks at one token, so that a search
+/// for the longest common beginning compares few of many long prompts that begin alike.
+bool MayShareMore(absl::Span<const int32_t> a, absl::Span<const int32_t> b, int32_t num_tokens);
+
 /// The ranges below `end`; one that reaches beyond is cut there.
 TokenRanges RangesBefore(const TokenRanges& ranges, int32_t end);
 /// The first token that is in only one of the two; INT32_MAX: there is none.
