@@ -65,6 +65,18 @@ chart --set image.tag=9.9.9 --set settings.KVBLEND_MAX_BATCH_SIZE=16 --set resou
 for value in 'image: registry.example.com/kvblend:9.9.9' 'KVBLEND_MAX_BATCH_SIZE: "16"' 'memory: 64Gi' 'storage: 500Gi' 'secretName: others'; do
   grep -qF "$value" "$FOLDER/rendered/helm-values.yaml" || { echo "a value of the chart makes no difference: $value" && exit 1; }
 done
+# Numbers of a file are not those of --set.
+cat >"$FOLDER/values.yaml" <<'VALUES'
+settings:
+  KVBLEND_CHUNK_STORE_BYTES: 8589934592
+  KVBLEND_MAX_BATCH_TOKENS: 65536
+  KVBLEND_RATIO: 0.25
+  KVBLEND_REFINE_IDLE: true
+VALUES
+chart --values "$FOLDER/values.yaml" >"$FOLDER/rendered/helm-file.yaml"
+for value in 'BYTES: "8589934592"' 'TOKENS: "65536"' 'RATIO: "0.25"' 'IDLE: "true"'; do
+  grep -qF "$value" "$FOLDER/rendered/helm-file.yaml" || { echo "the chart does not pass on a value of a file: $value" && exit 1; }
+done
 ! chart --set monitoring=false | grep -q 'kind: ServiceMonitor' || { echo "the chart's monitoring=false makes no difference" && exit 1; }
 "$FOLDER/venv/bin/python" -B tests/deploy/manifests.py "$FOLDER"/rendered/*.yaml
 echo "check_kubernetes.sh: the manifests are as Kubernetes and the server want them"
