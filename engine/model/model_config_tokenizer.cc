@@ -96,6 +96,30 @@ absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
+// Of a Hugging Face folder, BOS and EOS of prompts: what tokenizer_config.json names comes before what the
+// tokenizer puts in front (`first`), and that before the numbers of config.json, which ReadIds has read.
+// Other tokens that end an answer go on doing so.
+absl::Status ReadNamedIds(const GgufFile& file, std::optional<int32_t> first, text::TokenizerSpec& spec) {
+  const auto find = [&](const std::string& name) -> std::optional<int32_t> {
+    const auto found = std::find(spec.tokens.begin(), spec.tokens.end(), name);
+    if (name.empty() || found == spec.tokens.end()) return std::nullopt;
+    return static_cast<int32_t>(found - spec.tokens.begin());
+  };
+  if (first.has_value()) spec.bos = first;
+  if (constexpr std::string_view kBos = "tokenizer.huggingface.bos_token"; file.HasKey(kBos)) {
+    KVBLEND_ASSIGN_OR_RETURN(const std::string_view name, file.GetString(kBos));
+    const std::optional<int32_t> named = find(std::string(name));
+    spec.bos = named.has_value() ? named : first;
+  }
+  if (constexpr std::string_view kEos = "tokenizer.huggingface.eos_token"; file.HasKey(kEos)) {
+    KVBLEND_ASSIGN_OR_RETURN(const std::string_view name, file.GetString(kEos));
+    const std::optional<int32_t> named = find(std::string(name));
+    if (spec.eos.has_value()) spec.end_of_generation.push_back(*spec.eos);
+    spec.eos = named;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadBool(const GgufFile& file, std::string_view key, bool& value) {
   if (!file.HasKey(key)) return absl::OkStatus();
   const absl::StatusOr<bool> read = file.GetBool(key);
@@ -173,7 +197,9 @@ absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
   if (!file.HasKey(kModelKey) && file.HasKey(kJsonKey)) {
     KVBLEND_ASSIGN_OR_RETURN(const auto json, file.GetString(kJsonKey));
     KVBLEND_ASSIGN_OR_RETURN(spec, text::ReadTokenizerJson(json, Concat(file.name(), ": tokenizer.json")));
+    const std::optional<int32_t> first = spec.bos;  // what the tokenizer itself puts in front
     KVBLEND_RETURN_IF_ERROR(ReadIds(file, spec));
+    KVBLEND_RETURN_IF_ERROR(ReadNamedIds(file, first, spec));
     KVBLEND_RETURN_IF_ERROR(ReadBool(file, "tokenizer.ggml.add_bos_token", spec.add_bos));
     return spec;
   }

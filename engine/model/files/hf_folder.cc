@@ -59,6 +59,7 @@ class FolderReader {
   absl::StatusOr<std::vector<SafeTensor>> ReadTensors() const;
   absl::StatusOr<std::vector<SafeTensor>> ReadShards(const nlohmann::json& index) const;
   absl::Status ReadTokenIds(const HfFields& config);
+  absl::Status ReadNamedToken(const HfFields& tokenizer_config, std::string_view field);
   absl::Status ReadTokenizer();
   absl::Status ReadTemplate(const nlohmann::json* tokenizer_config);
 
@@ -204,6 +205,21 @@ absl::Status FolderReader::ReadTemplate(const nlohmann::json* tokenizer_config) 
   return absl::OkStatus();
 }
 
+// What prompts begin with and templates write is what the tokenizer's own file names, by text: config.json
+// may have another one's number.
+absl::Status FolderReader::ReadNamedToken(const HfFields& tokenizer_config, std::string_view field) {
+  const auto value = tokenizer_config.object().find(field);
+  if (value == tokenizer_config.object().end()) return absl::OkStatus();
+  const nlohmann::json* name = &*value;
+  if (name->is_object() && name->contains("content")) name = &(*name)["content"];
+  if (!name->is_string() && !value->is_null()) {
+    return tokenizer_config.Wrong(field, "a string, an object with a string 'content', or null");
+  }
+  // Empty: there is none.
+  out_.SetString(Concat("tokenizer.huggingface.", field), name->is_string() ? name->get<std::string>() : "");
+  return absl::OkStatus();
+}
+
 absl::Status FolderReader::ReadTokenizer() {
   KVBLEND_ASSIGN_OR_RETURN(const auto tokenizer, Find("tokenizer.json"));
   if (!tokenizer.has_value()) {
@@ -221,6 +237,8 @@ absl::Status FolderReader::ReadTokenizer() {
     const HfFields fields(*config, PathOf("tokenizer_config.json"));
     KVBLEND_ASSIGN_OR_RETURN(const auto add_bos, fields.Bool("add_bos_token"));
     if (add_bos.has_value()) out_.SetBool("tokenizer.ggml.add_bos_token", *add_bos);
+    KVBLEND_RETURN_IF_ERROR(ReadNamedToken(fields, "bos_token"));
+    KVBLEND_RETURN_IF_ERROR(ReadNamedToken(fields, "eos_token"));
   }
   return ReadTemplate(config.has_value() ? &*config : nullptr);
 }

@@ -354,6 +354,28 @@ TEST(HfFolderTest, TemplatesAndTokensComeFromWhereTheyAreKept) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->eos, 3);
   EXPECT_THAT(spec->end_of_generation, testing::UnorderedElementsAre(4, 9, 8));
+  // What tokenizer_config.json names comes first; the others only end answers.
+  files["tokenizer_config.json"] = R"({"bos_token": null, "eos_token": {"content": "<|im_end|>"}})";
+  const auto named = ReadTokenizerSpec(*Present(files));
+  ASSERT_TRUE(named.ok()) << named.status();
+  EXPECT_EQ(named->bos, std::nullopt);
+  ASSERT_TRUE(named->eos.has_value());
+  EXPECT_EQ(named->tokens[static_cast<size_t>(*named->eos)], "<|im_end|>");
+  EXPECT_THAT(named->end_of_generation, testing::UnorderedElementsAre(3, 4, 9, 8));
+  files["tokenizer_config.json"] = R"({"bos_token": "<|im_start|>"})";
+  const auto begins = ReadTokenizerSpec(*Present(files));
+  ASSERT_TRUE(begins.ok() && begins->bos.has_value()) << begins.status();
+  EXPECT_EQ(begins->tokens[static_cast<size_t>(*begins->bos)], "<|im_start|>");
+  EXPECT_EQ(begins->eos, 3);
+  files["tokenizer_config.json"] = R"({"bos_token": 7})";
+  ExpectRefused(files, kInvalid, "folder/tokenizer_config.json: field 'bos_token' is 7");
+  files.erase("tokenizer_config.json");
+  // What the tokenizer puts in front comes before config.json's.
+  std::ifstream llama3(std::string(KVBLEND_SOURCE_DIR) + "/tests/fixtures/tokenizers/hf_llama3.json");
+  files["tokenizer.json"] = std::string((std::istreambuf_iterator<char>(llama3)), {});
+  const auto processed = ReadTokenizerSpec(*Present(files));
+  ASSERT_TRUE(processed.ok()) << processed.status();
+  EXPECT_EQ(processed->bos, 0);
   files["generation_config.json"] = R"({"eos_token_id": "3"})";
   ExpectRefused(files, kInvalid, "folder/generation_config.json: field 'eos_token_id' is \"3\"");
 }
