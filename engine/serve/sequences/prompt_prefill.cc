@@ -219,7 +219,9 @@ std::optional<SharedPrefix> PromptPrefill::FindSource(const Engine& engine,
   }
   if (!prefix.has_value()) return std::nullopt;
   if (again != nullptr) {
-    // What was loaded then must not be computed now, nor vice versa: the last bits may differ.
+    // The last bits may differ if what was loaded then is computed now, or vice versa, or if what it computed
+    // itself comes from others, who may have computed it together with more tokens.
+    prefix->num_tokens = std::min(prefix->num_tokens, again->shared_tokens);
     const TokenRanges loaded = RangesBefore(again->loaded, prefix->num_tokens);
     prefix->num_tokens = std::min(prefix->num_tokens, AgreeUntil(prefix->loaded, loaded));
   }
@@ -355,6 +357,7 @@ PrefillRecord PromptPrefill::record() const {
   PrefillRecord record{.computed = {},
                        .reused = {},
                        .kept_tokens = kept_tokens_,
+                       .shared_tokens = shared_tokens_,
                        .computed_tokens = static_cast<int32_t>(plan_.computed.size()) + plan_.shared_computed,
                        .ratio = decision_.ratio,
                        .loaded = loaded_,

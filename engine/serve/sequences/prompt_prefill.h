@@ -52,6 +52,7 @@ struct PrefillRecord {
   std::vector<int32_t> computed;  // where spans begin that were computed in place, ascending
   blend::ReusedEntries reused;    // the others' entries
   int32_t kept_tokens = 0;        // what it went on behind, of an earlier turn
+  int32_t shared_tokens = 0;      // of the leading ones, those in pages of others
   int32_t computed_tokens = 0;    // of the prompt, those in pages of others included
   double ratio = 0;               // what the policy was told
   TokenRanges loaded = {};        // exact leading tokens whose KV came from the store

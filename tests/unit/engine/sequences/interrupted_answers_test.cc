@@ -135,6 +135,28 @@ TEST_F(InterruptedAnswersTest, AKeysOnlyAnswerIsNotChargedTwice) {
   EXPECT_FALSE(IsCharged(answer));
 }
 
+// Who computed them together with more tokens may have rounded otherwise.
+TEST_F(InterruptedAnswersTest, WhatAnAnswerComputedItselfIsNotSharedWhenItIsComputedAgain) {
+  const Tokens system(20, 3);
+  const auto layout = MakeLayout(system, {}, Tokens(3, 4)), other = MakeLayout(system, {}, Tokens(3, 5));
+  const auto prefill = [&](const prompt::PromptLayout& prompt, const PrefillRecord* again = nullptr) {
+    auto begun = runner_->Begin(prompt, {}, "", kv::PageUse::kDecoding, /*trace=*/nullptr, again);
+    EXPECT_TRUE(begun.ok()) << begun.status();
+    while (!*(*begun)->Step(KeepRunning)) continue;
+    return *std::move(begun);
+  };
+  PrefillRecord record;
+  {
+    const auto alone = prefill(layout);
+    record = alone->record();
+    EXPECT_EQ(alone->TakePrompt().report.shared_tokens, 0);
+  }
+  const auto holder = prefill(other);
+  const PrefilledPrompt held = holder->TakePrompt();
+  EXPECT_GT(prefill(layout)->TakePrompt().report.shared_tokens, 0);
+  EXPECT_EQ(prefill(layout, &record)->TakePrompt().report.shared_tokens, 0);
+}
+
 TEST_F(InterruptedAnswersTest, NobodyWaitsForKvThatIsOnItsWay) {
   const auto answer = Interrupted("many", "many");
   answer->waits = true;
