@@ -103,7 +103,7 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
                        turn.lead_in, turn.chunks});
   }
   // With nothing in it that needs tokens of its own, a prompt has those that the model learned.
-  const bool is_whole = prompt.lead_in.empty() && prompt.chunks.empty();
+  const bool is_whole = prompt.lead_in.empty() && !text::HaveText(prompt.chunks);
   std::vector<text::TokenId> closing;
   text::ChatTemplate::Opening opening;
   if (is_whole) {
@@ -114,13 +114,6 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   } else {
     KVBLEND_ASSIGN_OR_RETURN(opening, chat_template.Open(prompt.system_text, history, prompt.lead_in));
   }
-  if (history.empty() && !is_whole) {
-    layout.anchor_ids = Joined(opening);
-  } else {
-    KVBLEND_ASSIGN_OR_RETURN(layout.anchor_ids,
-                             AnchorTokens(prompt.system_text, prompt.lead_in, chat_template));
-  }
-  layout.anchor_is_prefix = history.empty() && (!is_whole || layout.anchor_ids == Joined(opening));
   builder.Append(opening.system);
   builder.End(SpanKind::kSystem);
   builder.Append(opening.history);
@@ -142,6 +135,13 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   if (!builder.fits()) {
     return PromptTooLongError(builder.count(), limits.max_prompt_tokens);
   }
+  if (history.empty() && !is_whole) {
+    layout.anchor_ids = Joined(opening);
+  } else {
+    KVBLEND_ASSIGN_OR_RETURN(layout.anchor_ids,
+                             AnchorTokens(prompt.system_text, prompt.lead_in, chat_template));
+  }
+  layout.anchor_is_prefix = history.empty() && (!is_whole || layout.anchor_ids == Joined(opening));
   // Formats trim questions, and vocabularies may have nothing for a character.
   if (layout.spans.back().size() == 0) {
     return absl::InvalidArgumentError(

@@ -81,6 +81,7 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const Tokeniz
     format = known != nullptr ? *known : *learned;
     format.thoughts_end = learned->thoughts_end;
     format.behind_thoughts = learned->behind_thoughts;
+    format.first_ends_thoughts = learned->first_ends_thoughts;
     // Whether a tokenizer strips behind control tokens does not depend on the rest of the template.
     for (const ChatFormat& candidate : named) {
       format.strips_behind_control |=
@@ -153,7 +154,7 @@ absl::StatusOr<ChatTemplate::WholePrompt> ChatTemplate::Whole(std::string_view s
   WholePrompt prompt;
   PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
   AppendOpening(parts, history.size(), encoder, prompt.opening);
-  encoder.DivideInto(&prompt.question);
+  encoder.Into(&prompt.question);
   const ChatPart& last = parts.back();
   encoder.AppendText(TrimmedRight(last.text, format_.UserTrimming(last.from)));
   encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));

@@ -70,8 +70,8 @@ class ChatTemplate {
 
   /// A prompt without lead-in and chunks, with the tokens that the model's tokenizer gives the whole of it:
   /// what the format has before the question and the question itself may be one text, as in a turn of
-  /// `history` that has no parts, and whitespace is dropped at both of the question's ends. A token across
-  /// parts is of the one that it begins in. Errors as of Open.
+  /// `history` that has no parts, and whitespace is dropped at both of the question's ends. Errors as of
+  /// Open.
   absl::StatusOr<WholePrompt> Whole(std::string_view system_text, std::span<const ChatTurn> history,
                                     std::string_view question) const;
 

@@ -14,6 +14,10 @@ std::string_view NameOf(ChatPoint point) {
   return kNames[static_cast<size_t>(point)];
 }
 
+bool HaveText(std::span<const std::string> texts) {
+  return std::any_of(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); });
+}
+
 std::string_view Trimmed(std::string_view text, Trimming trimming) {
   if (trimming.left) text = jinja::StripLeft(text);
   if (trimming.right) text = jinja::StripRight(text);
@@ -34,7 +38,9 @@ namespace {
 
 // An answer of an earlier turn, without its thoughts where the format drops them.
 std::string_view EarlierAnswer(const ChatFormat& format, std::string_view text) {
-  const size_t end = format.thoughts_end.empty() ? std::string_view::npos : text.rfind(format.thoughts_end);
+  const size_t end = format.thoughts_end.empty()  ? std::string_view::npos
+                     : format.first_ends_thoughts ? text.find(format.thoughts_end)
+                                                  : text.rfind(format.thoughts_end);
   if (end != std::string_view::npos) {
     text = Trimmed(text.substr(end + format.thoughts_end.size()), format.behind_thoughts);
   }

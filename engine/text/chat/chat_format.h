@@ -21,10 +21,13 @@ namespace kvblend::text {
 
 enum class Role { kUser, kAssistant };
 
+/// Whether any of the texts is not empty: one without text has no tokens, and is as if it were not there.
+bool HaveText(std::span<const std::string> texts);
+
 /// One turn of a conversation; the texts belong to somebody else.
 struct ChatTurn {
   /// Whether it has parts that are tokenized on their own, as those of a prompt's last turn are.
-  bool has_parts() const { return !lead_in.empty() || !chunks.empty(); }
+  bool has_parts() const { return !lead_in.empty() || HaveText(chunks); }
 
   Role role;
   std::string_view text;                     // all of it, or what stands behind the chunks
@@ -68,9 +71,11 @@ struct ChatFormat {
   Trimming first_user = {};         // a user's text at the start of a prompt, without system text before it
   Trimming user_after_system = {};  // a user's text right behind the system text
   Trimming assistant = {};
-  /// What ends a model's thoughts, as "</think>": of an assistant's text, what stands before the last one and
-  /// the mark itself are dropped, and the rest is trimmed by `behind_thoughts`. Empty: thoughts stay.
+  /// What ends a model's thoughts, as "</think>": of an assistant's text, what stands before the last one (or
+  /// the first) and the mark itself are dropped, and the rest is trimmed by `behind_thoughts`. Empty:
+  /// thoughts stay.
   std::string thoughts_end = {};
+  bool first_ends_thoughts = false;
   Trimming behind_thoughts = {};
   /// Texts that the vocabulary must have as control tokens: without them the format means nothing to the
   /// model.

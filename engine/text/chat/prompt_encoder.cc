@@ -33,17 +33,15 @@ std::pair<size_t, TokenId> ControlTokens::FindFirst(std::string_view piece) cons
   return first;
 }
 
-void PromptEncoder::AppendText(std::string_view text) {
-  if (text.empty()) return;
-  if (waiting_.empty()) waiting_target_ = target_;
-  waiting_ += text;
+void PromptEncoder::Into(std::vector<TokenId>* target) {
+  target_ = target;
+  if (!waiting_.empty()) parts_.push_back({waiting_.size(), target});
 }
 
-void PromptEncoder::DivideInto(std::vector<TokenId>* target) {
-  Into(target);
-  if (waiting_.empty()) return;
-  divided_target_ = target;
-  divided_at_ = waiting_.size();
+void PromptEncoder::AppendText(std::string_view text) {
+  if (text.empty()) return;
+  if (waiting_.empty()) parts_ = {{0, target_}};
+  waiting_ += text;
 }
 
 void PromptEncoder::AppendPiece(std::string_view piece) {
@@ -61,22 +59,35 @@ void PromptEncoder::AppendPiece(std::string_view piece) {
   }
 }
 
+size_t PromptEncoder::BytesOf(std::span<const TokenId> tokens) const {
+  size_t bytes = 0;
+  for (const TokenId token : tokens) bytes += tokenizer_.TokenBytes(token).size();
+  return bytes;
+}
+
 void PromptEncoder::Finish() {
   if (waiting_.empty()) return;
   std::string_view text = waiting_;
   if (behind_control_ && strips_) text = WithoutSpaceInFront(text);
   const std::vector<TokenId> tokens = tokenizer_.Encode(text, position_);
-  auto division = tokens.end();
-  if (divided_target_ != nullptr) {
-    for (size_t behind = waiting_.size() - std::min(divided_at_, waiting_.size());
-         behind > 0 && division != tokens.begin();) {
-      --division;
-      behind -= std::min(behind, tokenizer_.TokenBytes(*division).size());
-    }
-    divided_target_->insert(divided_target_->end(), division, tokens.end());
-    divided_target_ = nullptr;
+  // With a space that the vocabulary may put in front.
+  const size_t bytes = BytesOf(tokens);
+  const bool verbatim = bytes == text.size() || bytes == text.size() + 1;
+  size_t begin = tokens.size(), behind = 0;  // tokens from `begin` on stand for `behind` bytes
+  std::vector<size_t> begins(parts_.size());
+  for (size_t i = parts_.size(); i-- > 1;) {
+    const std::string_view rest =
+        std::string_view(waiting_).substr(std::min(parts_[i].begin, waiting_.size()));
+    // A vocabulary that normalizes text has tokens for other bytes.
+    const size_t wanted = verbatim ? rest.size() : BytesOf(tokenizer_.Encode(rest, TextPosition::kWithin));
+    while (begin > 0 && behind < wanted) behind += tokenizer_.TokenBytes(tokens[--begin]).size();
+    begins[i] = begin;
   }
-  waiting_target_->insert(waiting_target_->end(), tokens.begin(), division);
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const size_t end = i + 1 < parts_.size() ? begins[i + 1] : tokens.size();
+    parts_[i].target->insert(parts_[i].target->end(), tokens.begin() + static_cast<std::ptrdiff_t>(begins[i]),
+                             tokens.begin() + static_cast<std::ptrdiff_t>(end));
+  }
   waiting_.clear();
   position_ = TextPosition::kWithin;
   behind_control_ = false;

@@ -2,6 +2,7 @@
 // and a text's are text.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,7 +32,8 @@ class ControlTokens {
 };
 
 /// What stands between two control tokens is encoded as one text, as tokenizers do with a whole prompt, also
-/// where it crosses from one part into the next; its tokens belong to the part that it began in.
+/// where it crosses from one part into the next: then its tokens are divided by the bytes that they stand
+/// for. A token with bytes of two parts belongs to the later one.
 class PromptEncoder {
  public:
   /// `position` is that of the first text.
@@ -43,11 +45,7 @@ class PromptEncoder {
         position_(position) {}
 
   /// What follows goes to `*target`, which outlives the encoder.
-  void Into(std::vector<TokenId>* target) { target_ = target; }
-  /// As Into, but where a text goes on across here, its tokens are divided: those that begin before this
-  /// place go where they would, and the others to `*target`. By the bytes that tokens stand for, so in a
-  /// vocabulary that changes its texts near the place.
-  void DivideInto(std::vector<TokenId>* target);
+  void Into(std::vector<TokenId>* target);
   void AppendPiece(std::string_view piece);
   void AppendText(std::string_view text);
   /// Encodes what waits for more text.
@@ -58,14 +56,19 @@ class PromptEncoder {
   void Restart(TextPosition position);
 
  private:
+  struct Part {
+    size_t begin;  // in `waiting_`
+    std::vector<TokenId>* target;
+  };
+
+  size_t BytesOf(std::span<const TokenId> tokens) const;  // that they stand for
+
   const Tokenizer& tokenizer_;
   const ControlTokens& control_;
   const bool strips_behind_control_;
   std::vector<TokenId>* target_ = nullptr;
-  std::vector<TokenId>* waiting_target_ = nullptr;
-  std::vector<TokenId>* divided_target_ = nullptr;
   std::string waiting_;
-  size_t divided_at_ = 0;        // in `waiting_`, if there is a divided_target_
+  std::vector<Part> parts_;      // of `waiting_`, in order
   bool behind_control_ = false;  // `waiting_` is
   bool strips_ = false;          // and loses the whitespace that it begins with
   TextPosition position_;        // of `waiting_`

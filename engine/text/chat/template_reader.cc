@@ -255,6 +255,8 @@ class TemplateReader {
                                           : jinja::Message(kThoughtsBegin, "\n", Mark(i + kShape.size()),
                                                            "\n", kThoughtsEnd, kLeftPad, Mark(i)));
     }
+    // One answer also speaks of the mark, which ends its thoughts in some templates.
+    contents[1] += jinja::Message(kThoughtsEnd, kLeftPad, Mark(2 * kShape.size()));
     const absl::StatusOr<std::string> rendered = Render(kShape, contents);
     if (!rendered.ok()) return;
     for (size_t i = 0; i + 1 < kShape.size(); ++i) {
@@ -262,9 +264,11 @@ class TemplateReader {
     }
     ChatFormat tried = format_;
     tried.thoughts_end = std::string(kThoughtsEnd);
-    for (const Strips strips : kAllStrips) {
+    for (int i = 0; i < 2 * static_cast<int>(std::size(kAllStrips)); ++i) {
+      const Strips strips = kAllStrips[i / 2];
       tried.behind_thoughts = {.left = strips == Strips::kSpace,
                                .left_breaks = strips == Strips::kLineBreaks};
+      tried.first_ends_thoughts = i % 2 != 0;
       const auto parts = ComposeChat(tried, {}, turns, contents.back());
       if (!parts.ok()) return;
       std::string expected;

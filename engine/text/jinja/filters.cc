@@ -169,6 +169,7 @@ absl::StatusOr<Value> Round(const FilterCall& call) {
   if (precision != nullptr && precision->integer() != 0) {
     return absl::UnimplementedError("round to another precision than 0 is not implemented");
   }
+  if (!call.input.is(Kind::kFloat)) return Value::Integer(call.input.integer());
   return Value::Float(std::nearbyint(call.input.number()));  // halves to even, as Python
 }
 

@@ -123,6 +123,8 @@ absl::StatusOr<Interpreter::Flow> Interpreter::RunFor(const Statement& loop) {
       items = std::move(chosen);
     }
     const auto size = static_cast<int64_t>(items.size());
+    bool any_ended =
+        false;  // as Jinja has it, what stands behind else is for loops that no item went through
     for (int64_t i = 0; i < size; ++i) {
       KVBLEND_RETURN_IF_ERROR(budget_.Spend(2));
       const auto neighbour = [&](int64_t at) {
@@ -137,14 +139,17 @@ absl::StatusOr<Interpreter::Flow> Interpreter::RunFor(const Statement& loop) {
                                                          {"first", Value::Bool(i == 0)},
                                                          {"last", Value::Bool(i + 1 == size)},
                                                          {"length", Value::Integer(size)},
+                                                         {"depth", Value::Integer(1)},
+                                                         {"depth0", Value::Integer(0)},
                                                          {"previtem", neighbour(i - 1)},
                                                          {"nextitem", neighbour(i + 1)}}));
       scopes_[scope].insert_or_assign("loop", std::move(about));
       KVBLEND_RETURN_IF_ERROR(Assign(loop.targets, items[static_cast<size_t>(i)]));
       KVBLEND_ASSIGN_OR_RETURN(const Flow flow, RunBlock(loop.body));
-      if (flow == Flow::kBreak) return Flow::kOn;
+      any_ended = any_ended || flow == Flow::kOn;
+      if (flow == Flow::kBreak) break;
     }
-    if (size > 0) return Flow::kOn;
+    if (any_ended) return Flow::kOn;
     scopes_[scope].clear();
     return RunBlock(loop.otherwise);
   };

@@ -1,5 +1,6 @@
 // Tests: {{ value is name(arguments) }}, as Jinja has them.
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include "absl/container/flat_hash_map.h"
@@ -12,8 +13,6 @@ namespace kvblend::text::jinja {
 namespace {
 
 using PlainTest = bool (*)(const Value& value);
-
-bool IsWhole(const Value& value) { return value.is(Kind::kInteger) || value.is(Kind::kBool); }
 
 bool IsIterable(const Value& value) {
   return value.is(Kind::kList) || value.is(Kind::kDict) || value.is(Kind::kString) ||
@@ -36,8 +35,9 @@ const absl::flat_hash_map<std::string_view, PlainTest>& PlainTests() {
       {"sequence", IsIterable},
       {"iterable", IsIterable},
       {"callable", [](const Value& value) { return value.is(Kind::kFunction); }},
-      {"odd", [](const Value& value) { return IsWhole(value) && value.integer() % 2 != 0; }},
-      {"even", [](const Value& value) { return IsWhole(value) && value.integer() % 2 == 0; }},
+      {"odd",
+       [](const Value& value) { return value.is_number() && std::abs(std::fmod(value.number(), 2)) == 1; }},
+      {"even", [](const Value& value) { return value.is_number() && std::fmod(value.number(), 2) == 0; }},
   };
   return table;
 }

@@ -113,6 +113,24 @@ TEST(NextTurnTest, BeginsWithTheTokensOfTheTurnBefore) {
   }
 }
 
+TEST_F(PromptLayoutTest, ChunksWithoutTextChangeNothing) {
+  // As one text, line breaks before and in the question are one token.
+  SmallVocabulary vocabulary;
+  vocabulary.AddMerge("\n", "\n");
+  tokenizer_ = *Tokenizer::Create(vocabulary.spec);
+  template_ = *ChatTemplate::Create(*tokenizer_, {.source = kChatMl});
+  for (const std::vector<Turn>& history :
+       {std::vector<Turn>(), std::vector<Turn>{{Role::kUser, "\n\nQ"}, {Role::kAssistant, "A"}}}) {
+    std::vector<Turn> with_empty = history;
+    if (!with_empty.empty()) with_empty[0].chunks = {""};
+    const auto plain = Build({.question = "\n\nQ", .history = history});
+    const auto empty = Build({.chunks = {"", ""}, .question = "\n\nQ", .history = with_empty});
+    ASSERT_TRUE(plain.ok() && empty.ok()) << plain.status() << empty.status();
+    EXPECT_EQ(plain->token_ids, empty->token_ids);
+    EXPECT_FALSE(plain->anchor_is_prefix);
+  }
+}
+
 TEST_F(PromptLayoutTest, CountsChunksOfEarlierTurns) {
   const std::vector<Turn> history = {{Role::kUser, "q", "", {"a", "b"}}, {Role::kAssistant, "r"}};
   const PromptLimits limits{.max_chunks = 2};

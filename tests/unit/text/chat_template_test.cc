@@ -161,10 +161,68 @@ TEST(ChatTemplateTest, WhatStandsBetweenControlTokensIsEncodedAsOneText) {
   ASSERT_TRUE(chat_template.ok()) << chat_template.status();
   const auto opening = (*chat_template)->Open("a", {}, "!");
   ASSERT_TRUE(opening.ok()) << opening.status();
-  EXPECT_THAT(opening->system, ElementsAre(SmallVocabulary::kTurnBegin, SmallVocabulary::Byte('a'), both));
-  EXPECT_THAT(opening->lead_in, IsEmpty());
+  EXPECT_THAT(opening->system, ElementsAre(SmallVocabulary::kTurnBegin, SmallVocabulary::Byte('a')));
+  EXPECT_THAT(opening->lead_in, ElementsAre(both));
   EXPECT_THAT((*chat_template)->Close("b"),
               ElementsAre(SmallVocabulary::Byte('b'), SmallVocabulary::Byte(':'), SmallVocabulary::kTurnEnd));
+}
+
+// As what is kept of a conversation is found by where its history ends.
+TEST(ChatTemplateTest, PartsOfOneTextAreKnownApart) {
+  SmallVocabulary vocabulary;
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer,
+      {.source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const std::vector<ChatTurn> history = {{Role::kUser, "one"}, {Role::kAssistant, "two"}};
+  const auto read = [&](const std::vector<TokenId>& tokens) {
+    return (*tokenizer)->Decode(tokens, /*skip_special=*/false);
+  };
+  const auto whole = (*chat_template)->Whole("Be brief.", history, "three");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(read(whole->opening.system), "system: Be brief.\nuser: ");
+  EXPECT_EQ(read(whole->opening.history), "one\nassistant: two\nuser: ");
+  EXPECT_EQ(read(whole->opening.lead_in), "");
+  EXPECT_EQ(read(whole->question), "three\nassistant:");
+}
+
+// Where the vocabulary puts characters together, tokens stand for fewer bytes than the text has.
+TEST(ChatTemplateTest, PartsOfOneTextAreKnownApartWhereItIsNormalized) {
+  SmallVocabulary vocabulary;
+  vocabulary.spec.normalization = Normalization::kNfc;
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  const auto chat_template = ChatTemplate::Create(
+      **tokenizer, {.source = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"});
+  ASSERT_TRUE(chat_template.ok()) << chat_template.status();
+  const std::string question(20, 'q'), accent = "e\u0301";
+  const auto whole = (*chat_template)->Whole("Be brief.", {}, accent + accent + question + accent);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ((*tokenizer)->Decode(whole->question, /*skip_special=*/false),
+            "\u00e9\u00e9" + question + "\u00e9\n");
+}
+
+TEST(ChatTemplateTest, ThoughtsEndWhereTheTemplateSays) {
+  SmallVocabulary vocabulary;
+  const auto tokenizer = Tokenizer::Create(vocabulary.spec);
+  ASSERT_TRUE(tokenizer.ok());
+  const std::vector<ChatTurn> history = {{Role::kUser, "Q"},
+                                         {Role::kAssistant, "<think>a</think>The tag </think> ends."}};
+  const auto answer = [&](const std::string& behind) {
+    const auto made = ChatTemplate::Create(
+        **tokenizer,
+        {.source = "{% for m in messages %}{% if m.role == 'assistant' and '</think>' in m.content %}"
+                   "{{ '|' + m.content.split('</think>'" +
+                   behind + " }}{% else %}{{ '|' + m.content }}{% endif %}{% endfor %}|"});
+    EXPECT_TRUE(made.ok()) << made.status();
+    const auto whole = (*made)->Whole("", history, "R");
+    EXPECT_TRUE(whole.ok()) << whole.status();
+    return (*tokenizer)->Decode(whole->opening.history, /*skip_special=*/false);
+  };
+  EXPECT_EQ(answer(", 1)[1]"), "Q|The tag </think> ends.|");
+  EXPECT_EQ(answer(")[-1]"), "Q| ends.|");
 }
 
 TEST(ChatTemplateTest, KnowsWhetherPromptsTellTheDate) {
