@@ -346,5 +346,23 @@ def test_closing_a_client_ends_its_calls_with_an_error_and_cancels_no_task(serve
         with pytest.raises(asyncio.CancelledError):
             await streaming
 
+    async def behind_a_group_that_failed():
+        """In this task, which the group has cancelled and then let go on: Python 3.11 and 3.12 count that for
+        ever."""
+        async def fail():
+            raise ValueError
+
+        client = kvblend.AsyncGrpcClient(server.target)
+        stream = client.stream(QUESTION, sampling=sampling)
+        await anext(stream)
+        with pytest.raises(BaseExceptionGroup):  # noqa: F821
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fail())
+        await client.close()
+        with pytest.raises(kvblend.Error, match="CANCELLED"):
+            async for _ in stream:
+                pass
+
     asyncio.run(closed())
     asyncio.run(cancelled())
+    asyncio.run(behind_a_group_that_failed())

@@ -4,12 +4,14 @@ import asyncio
 import copy
 import importlib.metadata
 import json
+import math
 import pickle
 
+import grpc
 import pytest
 
 import kvblend
-from kvblend import http_client, openai_form
+from kvblend import errors, http_client, openai_form
 from kvblend.client import put_request
 from kvblend.event_stream import Lines
 from kvblend.v1 import chunks_pb2, inference_pb2
@@ -121,6 +123,24 @@ def test_a_url_that_is_none_is_refused(make, url):
     assert caught.value.code == "INVALID_ARGUMENT" and f"base_url is '{url}'" in caught.value.message
 
 
+@pytest.mark.parametrize("make", [kvblend.HttpClient, kvblend.AsyncHttpClient])
+def test_a_url_with_a_password_is_refused_and_not_told(make):
+    """It would be sent in place of the key."""
+    for url in ("http://user:secret@127.0.0.1:1", "https://secret@127.0.0.1:1", "ftp://:secret@127.0.0.1:1"):
+        with pytest.raises(kvblend.Error, match="INVALID_ARGUMENT: base_url has a user or a password; allowed: ") as caught:
+            make(url, api_key="key")
+        assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("make", [kvblend.HttpClient, kvblend.AsyncHttpClient])
+def test_a_client_may_wait_without_end(canned, make):
+    """As one over gRPC may."""
+    canned.answer = (200, {}, TEXT + DONE)
+    client = make(url_of(canned), timeout=None)
+    answer = client.generate("Where?")
+    assert (asyncio.run(answer) if asyncio.iscoroutine(answer) else answer).text == "Skarn"
+
+
 MAKERS = {"http": kvblend.HttpClient, "async http": kvblend.AsyncHttpClient, "grpc": kvblend.GrpcClient,
           "async grpc": kvblend.AsyncGrpcClient}
 
@@ -192,6 +212,8 @@ def test_one_text_is_no_list_of_chunks():
             kvblend.make_request("Where?", chunks)
         with pytest.raises(TypeError, match="chunks is a"):
             put_request(chunks)
+    with pytest.raises(TypeError, match="chunk_labels is a str; allowed: a list of str"):
+        put_request(["a", "b"], chunk_labels="ab")
     with kvblend.HttpClient() as client:
         for call in (client.stat, client.pin, client.delete):
             with pytest.raises(TypeError, match="keys is a str; allowed: a list of str"):
@@ -336,6 +358,63 @@ def test_a_proxys_own_error_is_told_as_it_is(generate, body):
     with pytest.raises(kvblend.Error) as caught:
         generate(503, body)
     assert (caught.value.code, caught.value.message) == ("UNAVAILABLE", body)
+
+
+@pytest.mark.parametrize("status, headers, said", [
+    (502, {}, "UNAVAILABLE: the answer is 502 Bad Gateway, without a body"),
+    (429, {}, "RESOURCE_EXHAUSTED: the answer is 429 Too Many Requests, without a body"),
+    (599, {}, "INTERNAL: the answer is 599, without a body"),
+    (301, {"Location": "https://elsewhere/v1"}, "INTERNAL: the answer is 301 Moved Permanently, to https://elsewhere/v1"),
+    (308, {}, "INTERNAL: the answer is 308 Permanent Redirect, without a body")])
+def test_an_answer_of_a_proxy_without_a_body_is_told_by_its_status(generate, status, headers, said):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(status, "", headers)
+    assert str(caught.value) == said
+
+
+def test_a_redirect_is_told_by_its_location_and_not_by_its_page(generate):
+    with pytest.raises(kvblend.Error) as caught:
+        generate(302, "<html>Found</html>", {"Location": "https://elsewhere/login"})
+    assert caught.value.message == "the answer is 302 Found, to https://elsewhere/login"
+
+
+@pytest.mark.parametrize("sampling, said", [({"temperature": math.nan}, "temperature is nan"), ({"top_p": math.inf}, "top_p is inf"),
+                                            ({"logit_bias": {5: -math.inf}}, r"logit_bias\[5\] is -inf")])
+def test_a_number_that_json_has_not_is_refused_as_over_grpc(canned, sampling, said):
+    canned.answer = (200, {}, TEXT + DONE)
+    with kvblend.HttpClient(url_of(canned)) as client, pytest.raises(kvblend.Error, match=f"INVALID_ARGUMENT: {said}; allowed: "):
+        client.generate("Where?", sampling=kvblend.SamplingOptions(**sampling))
+
+
+class PairsForKeys:
+    """The metadata of grpc.aio as it is from 1.76 to 1.78: a mapping whose keys() are pairs."""
+
+    pairs = (("retry-after-ms", "1500"), ("other", "x"))
+
+    def __iter__(self):
+        return iter(self.pairs)
+
+    def keys(self):
+        return self.pairs
+
+    def __getitem__(self, name):
+        return dict(self.pairs)[name]
+
+
+@pytest.mark.parametrize("metadata, seconds", [(PairsForKeys(), 1.5), (PairsForKeys.pairs, 1.5), ((), None), (None, None),
+                                               ((("retry-after-ms", "soon"),), None)])
+def test_when_to_come_back_is_found_in_every_form_of_metadata(metadata, seconds):
+    class Failed(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        def details(self):
+            return "why"
+
+        def trailing_metadata(self):
+            return metadata
+    error = errors.of_grpc(Failed())
+    assert (error.code, error.message, error.retry_after_seconds) == ("RESOURCE_EXHAUSTED", "why", seconds)
 
 
 @pytest.mark.parametrize("kind", ["blocking", "async"])

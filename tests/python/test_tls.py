@@ -1,15 +1,17 @@
 """The four clients and a framework's model against a server that wants certificates of its clients."""
 
 import asyncio
+import os
 import ssl
 import subprocess
+import threading
 
 import pytest
 
 import kvblend
 from kvblend.integrations.conversation import Message, Settings
 
-from conftest import QUESTION, Server
+from conftest import QUESTION, WAIT_SECONDS, Server, wait_until
 
 SAMPLING = kvblend.SamplingOptions(max_tokens=4)
 
@@ -96,6 +98,42 @@ def test_who_has_none_that_the_server_trusts_is_turned_away(strict, files, kind,
         asked(kind, strict, **arguments_of(files, name))
     # gRPC tries again until its deadline.
     assert caught.value.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED")
+
+
+def test_closing_a_client_ends_what_another_thread_reads_through_tls(strict, files):
+    client = kvblend.HttpClient(strict.url.replace("http://", "https://"), **arguments_of(files, "client"))
+    stream = client.stream(QUESTION, sampling=kvblend.SamplingOptions(max_tokens=1900, ignore_eos=True))
+    next(stream)
+    ended = []
+
+    def read():
+        with pytest.raises(kvblend.Error) as caught:
+            list(stream)
+        ended.append(str(caught.value))
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    client.close()
+    thread.join(WAIT_SECONDS)
+    assert ended == ["CANCELLED: the client was closed"]
+    wait_until(strict.is_idle, "the request goes away")
+
+
+def test_a_forked_child_does_not_end_tls_for_its_parent(strict, files):
+    """Only the socket's number is given back there."""
+    with kvblend.HttpClient(strict.url.replace("http://", "https://"), **arguments_of(files, "client")) as client:
+        models = client.models()
+        (connection,) = client._connections._streams  # pylint: disable=protected-access
+        child = os.fork()
+        if child == 0:
+            try:
+                code = 0 if client.models() == models else 1
+                client.close()
+            except BaseException:  # pylint: disable=broad-exception-caught
+                code = 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert client.models() == models
+        assert list(client._connections._streams) == [connection], "another connection"  # pylint: disable=protected-access
 
 
 def test_integrations_show_it_as_well(strict, files):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from kvblend.errors import Error
 from kvblend.prompts import Answer, Document, enum_of, make_request, refuse_single, texts_of
+from kvblend.v1 import admin_pb2
 from kvblend.v1 import chunks_pb2 as chunks_v1
 from kvblend.v1 import inference_pb2 as v1
 
@@ -45,6 +46,7 @@ def put_request(chunks: Iterable[str | Document], *, system_text: str = "", lead
                 priority: str | int = "") -> chunks_v1.PutChunksRequest:
     """system_text and lead_in: as the prompts will have them. chunk_labels: one each, instead of label. anchoring: "anchored"
     or "isolated"; priority: "high", "normal" or "low"."""
+    refuse_single("chunk_labels", chunk_labels, "a list of str")
     return chunks_v1.PutChunksRequest(
         namespace=namespace, system_text=system_text, lead_in=lead_in, chunks=texts_of(chunks), label=label,
         chunk_labels=chunk_labels, pin=pin, anchoring=enum_of("anchoring", chunks_v1.Anchoring, "ANCHORING_", anchoring),
@@ -90,13 +92,13 @@ class Client(ABC):
     """
 
     @abstractmethod
-    def stream_events(self, request: v1.GenerateRequest, timeout: float | None = None) -> Iterator[v1.GenerateEvent]:
+    def stream_events(self, request: v1.GenerateRequest, timeout: float | None = None) -> Generator[v1.GenerateEvent, None, None]:
         """The events of an answer as they come. The report of the prompt is the first over gRPC; over HTTP it comes before
         the last one. Whoever stops reading (close() of the iterator) cancels the request."""
 
     @abstractmethod
     def put_with_progress(self, request: chunks_v1.PutChunksRequest,
-                          timeout: float | None = None) -> Iterator[chunks_v1.PutChunkProgress]:
+                          timeout: float | None = None) -> Generator[chunks_v1.PutChunkProgress, None, None]:
         """Computes chunks and stores them; tells of each when it is done."""
 
     @abstractmethod
@@ -104,7 +106,12 @@ class Client(ABC):
         """A call of kvblend.v1.Chunks with one answer."""
 
     @abstractmethod
-    def close(self) -> None: ...
+    def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse:
+        """Version, model, limits, store and load of the server."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the calls that other threads are waiting for, with CANCELLED."""
 
     def __enter__(self: Blocking) -> Blocking:
         return self
@@ -121,7 +128,7 @@ class Client(ABC):
         return answer
 
     def stream(self, question: str, chunks: Iterable[str | Document] = (), *, timeout: float | None = None,
-               **fields: Any) -> Iterator[str]:
+               **fields: Any) -> Generator[str, None, None]:
         """The answer's text, piece by piece; fields: see kvblend.make_request."""
         for event in self.stream_events(make_request(question, chunks, **fields), timeout):
             if event.text.text:
@@ -148,7 +155,7 @@ class Client(ABC):
         request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys_of(keys))
         return list(self._unary("Stat", request, chunks_v1.StatChunksResponse, timeout).chunks)
 
-    def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> Iterator[chunks_v1.ChunkInfo]:
+    def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> Generator[chunks_v1.ChunkInfo, None, None]:
         """All chunks of a namespace, asked for page by page; timeout: of each page."""
         token = ""
         while True:
@@ -183,6 +190,9 @@ class AsyncClient(ABC):
 
     @abstractmethod
     async def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response: ...
+
+    @abstractmethod
+    async def info(self, *, timeout: float | None = None) -> admin_pb2.GetInfoResponse: ...
 
     @abstractmethod
     async def close(self) -> None: ...
@@ -225,7 +235,7 @@ class AsyncClient(ABC):
         request = chunks_v1.StatChunksRequest(namespace=namespace, keys=keys_of(keys))
         return list((await self._unary("Stat", request, chunks_v1.StatChunksResponse, timeout)).chunks)
 
-    async def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> AsyncIterator[chunks_v1.ChunkInfo]:
+    async def list_chunks(self, namespace: str = "", *, timeout: float | None = None) -> AsyncGenerator[chunks_v1.ChunkInfo, None]:
         token = ""
         while True:
             page = await self._unary("List", page_request(namespace, token), chunks_v1.ListChunksResponse, timeout)

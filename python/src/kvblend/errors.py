@@ -80,8 +80,15 @@ def closed() -> Error:
     return Error("FAILED_PRECONDITION", "the client is closed")
 
 
+def closed_during_call() -> Error:
+    """The error for a call that was not over when its client was closed, from another thread or task."""
+    return Error("CANCELLED", "the client was closed")
+
+
 def of_grpc(error: grpc.RpcError) -> Error:
     """The error for what a call through grpc's stub or stream has ended with."""
+    # Pair by pair: the metadata of grpc.aio calls itself a mapping, of which dict() makes nonsense where
+    # keys() has pairs (1.76 to 1.78), and has a name twice where it was sent twice.
     metadata: Any = error.trailing_metadata() or ()
-    milliseconds = dict(metadata).get("retry-after-ms")
-    return Error(error.code().name, error.details() or "", float(milliseconds) / 1000 if milliseconds else None)
+    milliseconds = next((str(value) for name, value in metadata if name == "retry-after-ms"), "")
+    return Error(error.code().name, error.details() or "", int(milliseconds) / 1000 if milliseconds.isdigit() else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from kvblend.v1 import admin_pb2, admin_pb2_grpc, chunks_pb2, chunks_pb2_grpc, i
 
 # Answers with the distributions of whole vocabularies are large; the server bounds what it takes.
 _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+_END = object()  # of a stream, behind its last message
 
 
 def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
@@ -40,10 +42,11 @@ def _correction_request(action: str | int) -> admin_pb2.UpdateCorrectionRequest:
         action=enum_of("action", admin_pb2.CorrectionAction, "CORRECTION_ACTION_", action))
 
 
-def _is_not_cancelled(task: Any) -> bool:
-    """Whether a CancelledError is no cancellation of the task, but grpc's way to end the calls of a channel that is closed: the
-    task would end without a word. Python tells from 3.11 on."""
-    return hasattr(task, "cancelling") and task.cancelling() == 0
+def _cancellations() -> int | None:
+    """How often the running task was told to end. Python says from 3.11 on; one that a TaskGroup took back is
+    still in there before 3.13."""
+    task: Any = asyncio.current_task()
+    return task.cancelling() if hasattr(task, "cancelling") else None
 
 
 class GrpcClient(Client):
@@ -52,7 +55,7 @@ class GrpcClient(Client):
     (--tls-client-ca of the server). A file implies tls."""
 
     def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
+                 timeout: float | None = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
                  certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
                  client_key: Path | str | None = None) -> None:
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
@@ -64,7 +67,7 @@ class GrpcClient(Client):
         self._admin: Any = admin_pb2_grpc.AdminStub(self._channel)
         self._closed = False
 
-    def _stream(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+    def _stream(self, method: Any, request: Any, timeout: float | None = None) -> Generator[Any, None, None]:
         self._check_open()
         call = method(request, **_within(self._call, timeout))
         try:
@@ -75,16 +78,16 @@ class GrpcClient(Client):
             call.cancel()
 
     def stream_events(self, request: inference_pb2.GenerateRequest,
-                      timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
+                      timeout: float | None = None) -> Generator[inference_pb2.GenerateEvent, None, None]:
         return self._stream(self._inference.Generate, request, timeout)
 
     def score_events(self, request: inference_pb2.ScoreRequest,
-                     timeout: float | None = None) -> Iterator[inference_pb2.ScoreEvent]:
+                     timeout: float | None = None) -> Generator[inference_pb2.ScoreEvent, None, None]:
         """How likely a given continuation is: one report, then one event per token."""
         return self._stream(self._inference.Score, request, timeout)
 
     def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
-                          timeout: float | None = None) -> Iterator[chunks_pb2.PutChunkProgress]:
+                          timeout: float | None = None) -> Generator[chunks_pb2.PutChunkProgress, None, None]:
         return self._stream(self._chunks.Put, request, timeout)
 
     def _call_once(self, method: Any, request: Any, timeout: float | None) -> Any:
@@ -122,7 +125,7 @@ class AsyncGrpcClient(AsyncClient):
     """The same for asyncio; made inside of a running event loop."""
 
     def __init__(self, target: str = "127.0.0.1:50051", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
+                 timeout: float | None = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
                  certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
                  client_key: Path | str | None = None) -> None:
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
@@ -136,23 +139,31 @@ class AsyncGrpcClient(AsyncClient):
 
     @contextlib.contextmanager
     def _own_errors(self) -> Iterator[None]:
-        """What a call ends with as an Error; a task that is cancelled stays so."""
+        """What a wait ends with as an Error; a task that is cancelled meanwhile stays so. grpc ends the calls
+        of a channel that is closed with a CancelledError as well, with which the task would end without a
+        word."""
+        before = _cancellations()
         try:
             yield
         except grpc.RpcError as error:
             raise errors.of_grpc(error) from error
         except asyncio.CancelledError as error:
-            if self._closed and _is_not_cancelled(asyncio.current_task()):
-                raise Error("CANCELLED", "the client was closed") from error
+            if self._closed and before is not None and _cancellations() == before:
+                raise errors.closed_during_call() from error
             raise
 
     async def _stream(self, method: Any, request: Any, timeout: float | None = None) -> AsyncGenerator[Any, None]:
         self._check_open()
         call = method(request, **_within(self._call, timeout))
+        messages = aiter(call)
         try:
-            with self._own_errors():
-                async for message in call:
-                    yield message
+            while True:
+                # Each wait by itself: between two, the reader has the task, and may come from another.
+                with self._own_errors():
+                    message = await anext(messages, _END)
+                if message is _END:
+                    return
+                yield message
         finally:
             call.cancel()
 

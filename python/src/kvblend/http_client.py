@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import ssl
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
+import httpcore
 import httpx
 from google.protobuf import json_format
 from google.protobuf.message import Message
@@ -21,12 +21,16 @@ from kvblend import errors, openai_form
 from kvblend.client import DEFAULT_TIMEOUT_SECONDS, AsyncClient, Client, Response, authorization_of, timeout_of
 from kvblend.errors import Error
 from kvblend.event_stream import Lines
+from kvblend.http_connections import FAILURES, Call, Connections, failure
 from kvblend.tls import Certificates
 from kvblend.v1 import admin_pb2, chunks_pb2, inference_pb2
 
 Done = TypeVar("Done")
 # Of an answer that was read whole.
 Read = tuple[httpx.Response, bytes]
+# How many calls there may be at once is for the server to say. Of httpx's 100 connections, streams that are
+# begun and not read would keep all other calls waiting.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20)
 
 
 def _check_url(base_url: str) -> None:
@@ -34,17 +38,20 @@ def _check_url(base_url: str) -> None:
         url = httpx.URL(base_url)
     except httpx.InvalidURL as error:
         raise Error("INVALID_ARGUMENT", f"base_url is '{base_url}': {error}") from error
+    if url.userinfo:  # httpx would send them instead of the key; not told, since errors are logged
+        raise Error("INVALID_ARGUMENT", "base_url has a user or a password; allowed: http://HOST:PORT or https://HOST:PORT, and "
+                    "a key as api_key")
     if url.scheme not in ("http", "https") or not url.host or (url.port or 0) >= 1 << 16:
         raise Error("INVALID_ARGUMENT", f"base_url is '{base_url}'; allowed: http://HOST:PORT or https://HOST:PORT")
 
 
-def _options(base_url: str, api_key: str | None, timeout: float, certificates: Certificates) -> dict[str, Any]:
+def _options(base_url: str, api_key: str | None, timeout: float | None, certificates: Certificates) -> dict[str, Any]:
     _check_url(base_url)
     authorization = authorization_of(api_key)
     headers = {"Authorization": authorization} if authorization else {}
     # Those who know OpenAI's clients give the URL with /v1.
     return {"base_url": base_url.rstrip("/").removesuffix("/v1"), "headers": headers, "timeout": timeout_of(timeout),
-            "verify": certificates.for_http(base_url)}
+            "verify": certificates.for_http(base_url), "limits": _LIMITS}
 
 
 class _Deadline:
@@ -71,17 +78,18 @@ class _Deadline:
         if self.end is not None:
             answer.request.extensions["timeout"]["read"] = left
 
-    async def within(self, step: Awaitable[Done]) -> Done:
-        """What `step` comes to, if it does so in time."""
-        if self.end is None:
+    async def within(self, step: Awaitable[Done],
+                     cancel: Callable[[asyncio.Future[Done]], object] = lambda task: task.cancel()) -> Done:
+        """What `step` comes to, if it does so in time; cancel: what is done about it else."""
+        if self.end is None and not isinstance(step, asyncio.Future):
             return await step
         # asyncio.wait_for loses a cancellation, before Python 3.12, where the step ends in the same turn of the loop.
         task = asyncio.ensure_future(step)
         try:
-            await asyncio.wait({task}, timeout=max(self.end - time.monotonic(), 0))
+            await asyncio.wait({task}, timeout=None if self.end is None else max(self.end - time.monotonic(), 0))
         finally:
             if not task.done():
-                task.cancel()
+                cancel(task)
                 await asyncio.wait({task})
         if task.cancelled():
             raise self._passed()
@@ -91,11 +99,10 @@ class _Deadline:
         return Error("DEADLINE_EXCEEDED", f"the answer was not over within {self.timeout} s")
 
 
-def _begin(http: httpx.Client | httpx.AsyncClient, of_client: float, of_call: float | None) -> _Deadline:
-    """The deadline of a call that begins. The client's timeout is for each wait, of which none is over in no time at all."""
-    if http.is_closed:
-        raise errors.closed()
-    deadline = _Deadline(of_client if of_call is None and of_client <= 0 else of_call)
+def _deadline(of_client: float | None, of_call: float | None) -> _Deadline:
+    """Of a call that begins. The client's timeout is for each wait, of which none is over in no time at
+    all."""
+    deadline = _Deadline(of_client if of_call is None and of_client is not None and of_client <= 0 else of_call)
     deadline.left()
     return deadline
 
@@ -129,37 +136,30 @@ def _check_status(answer: httpx.Response, body: bytes) -> None:
         raise openai_form.error_of(answer.status_code, body, answer.headers)
 
 
-# A server that turns the client's certificate away says so behind the handshake, which httpx's asyncio does not make its own error.
-FAILURES = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, ssl.SSLError)
-
-
-def _failure(error: Exception) -> Error:
-    late = isinstance(error, httpx.TimeoutException)
-    return Error("DEADLINE_EXCEEDED" if late else "UNAVAILABLE", str(error) or type(error).__name__)
-
-
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
     return await anext(pieces, None)
 
 
 class HttpClient(Client):
-    """base_url: of the server, with or without /v1. timeout: seconds for each wait, for the server's next bytes.
-    certificate_authorities: a PEM file of those whom an https:// server's certificate may be from; else well-known ones.
-    client_certificate, client_key: PEM files of the client's own (--tls-client-ca of the server).
-    model: as the server calls it, which refuses every other; empty: the one that it has."""
+    """base_url: of the server, with or without /v1. timeout: seconds for each wait, for the server's next
+    bytes; None: no limit. certificate_authorities: a PEM file of those whom an https:// server's certificate
+    may be from; else well-known ones. client_certificate, client_key: PEM files of the client's own
+    (--tls-client-ca of the server). model: as the server calls it, which refuses every other; empty: the one
+    that it has."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
+                 timeout: float | None = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
                  client_certificate: Path | str | None = None, client_key: Path | str | None = None, model: str = "") -> None:
         certificates = Certificates(certificate_authorities, client_certificate, client_key)
-        self._http = httpx.Client(**_options(base_url, api_key, timeout, certificates))
+        options = _options(base_url, api_key, timeout, certificates)
+        self._connections = Connections(lambda: httpx.Client(**options))
         self._model = {"model": model} if model else {}
         self._timeout = timeout
 
-    def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> Iterator[str]:
-        deadline = _begin(self._http, self._timeout, timeout)
-        try:
-            with self._http.stream("POST", path, json=body, **deadline.waits()) as answer:
+    def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> Generator[str, None, None]:
+        with Call(self._connections) as call:
+            deadline = _deadline(self._timeout, timeout)
+            with call.http.stream("POST", path, json=body, extensions=call.extensions, **deadline.waits()) as answer:
                 deadline.shorten_waits(answer)
                 if answer.status_code != 200:
                     _check_status(answer, self._body(answer, deadline))
@@ -167,13 +167,14 @@ class HttpClient(Client):
                 for piece in answer.iter_bytes():
                     deadline.left()
                     for line in lines.add(piece):
+                        call.check()
                         ended = ended or openai_form.is_end(line)
                         yield line
+                    call.check()
                 yield from lines.end()
                 if not ended:
+                    call.check()
                     raise errors.broken_off()
-        except FAILURES as error:
-            raise _failure(error) from error
 
     @staticmethod
     def _body(answer: httpx.Response, deadline: _Deadline) -> bytes:
@@ -184,25 +185,25 @@ class HttpClient(Client):
         return b"".join(pieces)
 
     def stream_events(self, request: inference_pb2.GenerateRequest,
-                      timeout: float | None = None) -> Iterator[inference_pb2.GenerateEvent]:
+                      timeout: float | None = None) -> Generator[inference_pb2.GenerateEvent, None, None]:
         for line in self._lines("/v1/chat/completions", openai_form.body_of(request) | self._model, timeout):
             yield from openai_form.events_of(line)
 
     def put_with_progress(self, request: chunks_pb2.PutChunksRequest,
-                          timeout: float | None = None) -> Iterator[chunks_pb2.PutChunkProgress]:
+                          timeout: float | None = None) -> Generator[chunks_pb2.PutChunkProgress, None, None]:
         for line in self._lines("/v1/chunks", openai_form.json_of(request) | {"stream": True}, timeout):
             progress = openai_form.progress_of(line)
             if progress is not None:
                 yield progress
 
     def _ask(self, timeout: float | None, **request: Any) -> Read:
-        deadline = _begin(self._http, self._timeout, timeout)
-        try:
-            with self._http.stream(**request, **deadline.waits()) as answer:
+        with Call(self._connections) as call:
+            deadline = _deadline(self._timeout, timeout)
+            with call.http.stream(**request, extensions=call.extensions, **deadline.waits()) as answer:
                 deadline.shorten_waits(answer)
-                return answer, self._body(answer, deadline)
-        except FAILURES as error:
-            raise _failure(error) from error
+                body = self._body(answer, deadline)
+            call.check()
+            return answer, body
 
     def _unary(self, method: str, request: Message, response: type[Response], timeout: float | None = None) -> Response:
         return _parsed(self._ask(timeout, **_request_of(method, request)), response)
@@ -216,25 +217,73 @@ class HttpClient(Client):
         return _parsed(self._ask(timeout, method="GET", url="/v1/info"), admin_pb2.GetInfoResponse)
 
     def close(self) -> None:
-        self._http.close()
+        self._connections.close()
+
+
+class _Progress:
+    """How far a request is on its way, as httpx tells its "trace"."""
+
+    def __init__(self, is_closed: Callable[[], bool]) -> None:
+        self._is_closed = is_closed
+        self._just_connected = self._is_over = False
+
+    async def trace(self, _: str, info: dict[str, Any]) -> None:
+        stream = info.get("return_value")
+        self._just_connected = isinstance(stream, httpcore.AsyncNetworkStream)
+        if self._is_over:
+            self._is_over = False  # what httpcore tells of its tidying up is not to be interrupted
+            raise asyncio.CancelledError
+        if isinstance(stream, httpcore.AsyncNetworkStream) and self._is_closed():
+            await stream.aclose()  # it was made behind the back of close()
+
+    def cancel(self, sending: asyncio.Future[httpx.Response]) -> None:
+        """Between opening a connection and beginning to write to it, httpcore (1.0.9) forgets on a
+        cancellation whose it is: it stays open, and in the pool, for ever. No byte is waited for there, so
+        the next step is soon."""
+        if self._just_connected:
+            self._is_over = True
+        else:
+            sending.cancel()
 
 
 class AsyncHttpClient(AsyncClient):
     """The same for asyncio."""
 
     def __init__(self, base_url: str = "http://127.0.0.1:8000", *, api_key: str | None = None,
-                 timeout: float = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
+                 timeout: float | None = DEFAULT_TIMEOUT_SECONDS, certificate_authorities: Path | str | None = None,
                  client_certificate: Path | str | None = None, client_key: Path | str | None = None, model: str = "") -> None:
         certificates = Certificates(certificate_authorities, client_certificate, client_key)
         self._http = httpx.AsyncClient(**_options(base_url, api_key, timeout, certificates))
         self._model = {"model": model} if model else {}
         self._timeout = timeout
+        self._closed = False
+
+    def _deadline(self, timeout: float | None) -> _Deadline:
+        if self._closed:
+            raise errors.closed()
+        return _deadline(self._timeout, timeout)
+
+    def _failure(self, error: Exception) -> Error:
+        return errors.closed_during_call() if self._closed else failure(error)
+
+    async def _send(self, deadline: _Deadline, **request: Any) -> httpx.Response:
+        """The head of an answer, which the caller closes."""
+        progress = _Progress(lambda: self._closed)
+        sending = asyncio.ensure_future(self._http.send(self._http.build_request(
+            **request, extensions={"trace": progress.trace}, **deadline.waits()), stream=True))
+        try:
+            return await deadline.within(sending, progress.cancel)
+        except BaseException:
+            # The task may be cancelled in the turn of the loop in which the head came: nobody else knows of
+            # the answer then, whose connection the server would go on writing to.
+            if sending.done() and not sending.cancelled() and sending.exception() is None:
+                await sending.result().aclose()
+            raise
 
     async def _lines(self, path: str, body: dict[str, Any], timeout: float | None) -> AsyncGenerator[str, None]:
-        deadline = _begin(self._http, self._timeout, timeout)
-        request = self._http.build_request("POST", path, json=body, **deadline.waits())
+        deadline = self._deadline(timeout)
         try:
-            answer = await deadline.within(self._http.send(request, stream=True))
+            answer = await self._send(deadline, method="POST", url=path, json=body)
             # httpx's own context manager would be one generator more, which an event loop that ends closes while this one does.
             try:
                 if answer.status_code != 200:
@@ -242,6 +291,8 @@ class AsyncHttpClient(AsyncClient):
                 lines, ended, pieces = Lines(), False, answer.aiter_bytes()
                 while (piece := await deadline.within(_next(pieces))) is not None:
                     for line in lines.add(piece):
+                        if self._closed:
+                            raise errors.closed_during_call()
                         ended = ended or openai_form.is_end(line)
                         yield line
                 for line in lines.end():
@@ -251,7 +302,7 @@ class AsyncHttpClient(AsyncClient):
             finally:
                 await answer.aclose()
         except FAILURES as error:
-            raise _failure(error) from error
+            raise self._failure(error) from error
 
     async def stream_events(self, request: inference_pb2.GenerateRequest,
                             timeout: float | None = None) -> AsyncGenerator[inference_pb2.GenerateEvent, None]:
@@ -269,12 +320,15 @@ class AsyncHttpClient(AsyncClient):
                     yield progress
 
     async def _ask(self, timeout: float | None, **request: Any) -> Read:
-        deadline = _begin(self._http, self._timeout, timeout)
+        deadline = self._deadline(timeout)
         try:
-            answer = await deadline.within(self._http.request(**request, **deadline.waits()))
+            answer = await self._send(deadline, **request)
+            try:
+                return answer, await deadline.within(answer.aread())
+            finally:
+                await answer.aclose()
         except FAILURES as error:
-            raise _failure(error) from error
-        return answer, answer.content
+            raise self._failure(error) from error
 
     async def _unary(self, method: str, request: Message, response: type[Response],
                      timeout: float | None = None) -> Response:
@@ -287,4 +341,5 @@ class AsyncHttpClient(AsyncClient):
         return _parsed(await self._ask(timeout, method="GET", url="/v1/info"), admin_pb2.GetInfoResponse)
 
     async def close(self) -> None:
+        self._closed = True
         await self._http.aclose()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any
 
 from google.protobuf import json_format
@@ -52,9 +54,19 @@ def _content_of(turn: v1.Turn) -> str | list[dict[str, Any]]:
     return [{"type": "text", "text": turn.lead_in}, *documents, {"type": "text", "text": turn.text}]
 
 
+def _check_finite(sampling: v1.SamplingOptions) -> None:
+    """JSON has no other numbers. gRPC carries them, and the server refuses them."""
+    numbers = {field.name: value for field, value in sampling.ListFields() if isinstance(value, float)}
+    numbers |= {f"logit_bias[{token}]": bias for token, bias in sampling.logit_bias.items()}
+    for name, value in numbers.items():
+        if not math.isfinite(value):
+            raise errors.Error("INVALID_ARGUMENT", f"{name} is {value}; allowed: a finite number")
+
+
 def body_of(request: v1.GenerateRequest) -> dict[str, Any]:
     """The body that asks for a streamed chat completion. Every chunk is a part of the last message, as it is."""
     prompt, sampling = request.prompt, request.sampling
+    _check_finite(sampling)
     messages: list[dict[str, Any]] = []
     if prompt.system_text:
         messages.append({"role": "system", "content": prompt.system_text})
@@ -158,10 +170,19 @@ def progress_of(line: str) -> chunks_pb2.PutChunkProgress | None:
 
 
 def error_of(status: int, body: bytes, headers: Mapping[str, str]) -> errors.Error:
+    """The error for an answer with a status other than 200. headers: with names in lower case."""
     try:
         message = json.loads(body)["error"]["message"]
     except (ValueError, KeyError, TypeError):
         message = None
     if not isinstance(message, str):  # a proxy's
         message = body.decode(errors="replace")[:1000]
-    return errors.of_http_status(status, message, headers)
+        if location := headers.get("location"):  # which is not followed: a POST would become a GET, or the key go elsewhere
+            message = f"the answer is {_status_line(status)}, to {location}"
+    return errors.of_http_status(status, message or f"the answer is {_status_line(status)}, without a body", headers)
+
+
+def _status_line(status: int) -> str:
+    """Such as "502 Bad Gateway"."""
+    phrase = {known.value: known.phrase for known in HTTPStatus}.get(status, "")
+    return f"{status} {phrase}".strip()
