@@ -135,6 +135,7 @@ LaunchError LaunchValueLengths(StreamHandle stream, const PlanView& plan, int64_
 struct SpreadRange {
   int32_t begin = 0, end = 0;
   int32_t first_row = 0, num_rows = 0;
+  int32_t first_sum = 0;  // where its rows' sums begin in the workspace
 };
 /// Several that one launch works on.
 inline constexpr int kMaxSpreadRanges = 32;
@@ -145,10 +146,11 @@ struct SpreadRanges {
 /// Sums of the rows' deviations, those of K and behind them those of V: for each row those of the rows up to
 /// it and of the rows from it on, faded by how far away they are, and for each range of all rows alike.
 struct SpreadWorkspace {
-  float* before = nullptr;          // [2, plan.num_rows, cols]
+  int32_t num_rows = 0;             // of all ranges of the launch
+  float* before = nullptr;          // [2, num_rows, cols]
   float* after = nullptr;           // the same
   float* all = nullptr;             // [2, kMaxSpreadRanges, cols]
-  float* before_weights = nullptr;  // [2, plan.num_rows]
+  float* before_weights = nullptr;  // [2, num_rows]
   float* after_weights = nullptr;   // the same
 };
 /// k, v: f32

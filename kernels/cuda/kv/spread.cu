@@ -20,9 +20,12 @@ struct SpreadParams {
 
   KVBLEND_DEVICE void* Held(int part) const { return part == 0 ? pages.k : pages.v; }
   KVBLEND_DEVICE int64_t Cols() const { return int64_t{pages.num_kv_heads} * pages.head_dim; }
-  /// Where the sums of a row begin, and those of a range.
-  KVBLEND_DEVICE int64_t OfRow(int part, int row) const {
-    return (int64_t{part} * plan.num_rows + row) * Cols();
+  /// Where a row of a range has its weights; where its sums begin, and those of a range.
+  KVBLEND_DEVICE int64_t WeightOf(int part, const SpreadRange& range, int row) const {
+    return int64_t{part} * sums.num_rows + range.first_sum + (row - range.first_row);
+  }
+  KVBLEND_DEVICE int64_t OfRow(int part, const SpreadRange& range, int row) const {
+    return WeightOf(part, range, row) * Cols();
   }
   KVBLEND_DEVICE int64_t OfRange(int part, int range) const {
     return (int64_t{part} * kMaxSpreadRanges + range) * Cols();
@@ -73,12 +76,12 @@ KVBLEND_KERNEL(kThreads, 8) SumDeviationsKernel(SpreadParams p) {
       weight = 1 + fade * weight;
       all0 += deviation0;
       all1 += deviation1;
-      const int64_t to = p.OfRow(part, row) + column;
+      const int64_t to = p.OfRow(part, range, row) + column;
       p.sums.before[to + first] = deviation0;
       p.sums.before[to + second] = deviation1;
       p.sums.after[to + first] = sum0;
       p.sums.after[to + second] = sum1;
-      if (pair == 0 && head == 0) p.sums.after_weights[int64_t{part} * p.plan.num_rows + row] = weight;
+      if (pair == 0 && head == 0) p.sums.after_weights[p.WeightOf(part, range, row)] = weight;
     }
     const int64_t of_range = p.OfRange(part, static_cast<int>(BlockX())) + column;
     p.sums.all[of_range + first] = all0;
@@ -87,11 +90,11 @@ KVBLEND_KERNEL(kThreads, 8) SumDeviationsKernel(SpreadParams p) {
     for (int row = range.first_row; row <= last; ++row) {
       const float fade =
           row == range.first_row ? 0.0f : Fade(spread, p.plan.positions[row] - p.plan.positions[row - 1]);
-      const int64_t at = p.OfRow(part, row) + column;
+      const int64_t at = p.OfRow(part, range, row) + column;
       p.sums.before[at + first] = sum0 = p.sums.before[at + first] + fade * sum0;
       p.sums.before[at + second] = sum1 = p.sums.before[at + second] + fade * sum1;
       weight = 1 + fade * weight;
-      if (pair == 0 && head == 0) p.sums.before_weights[int64_t{part} * p.plan.num_rows + row] = weight;
+      if (pair == 0 && head == 0) p.sums.before_weights[p.WeightOf(part, range, row)] = weight;
     }
   }
 }
@@ -104,24 +107,23 @@ struct Move {
 };
 KVBLEND_DEVICE Move MoveOf(const SpreadParams& p, const SpreadRange& range, int part, int token, int next) {
   const DeviationSpread& spread = p.spreads[part];
-  const int64_t weights_of_part = int64_t{part} * p.plan.num_rows;
   const float horizon = kSpreadReaches * spread.reach;
   // Where there is no row on a side, sums that are written: scratch memory times 0 might be NaN.
-  const int64_t written = p.OfRow(part, range.first_row);
+  const int64_t written = p.OfRow(part, range, range.first_row);
   Move move{written, written, 0, 0, 0, spread.anywhere > 0};
   float weights = spread.anywhere * static_cast<float>(range.num_rows);
   if (next > range.first_row) {
     const int distance = token - p.plan.positions[next - 1];
-    move.before = p.OfRow(part, next - 1);
+    move.before = p.OfRow(part, range, next - 1);
     move.before_factor = Fade(spread, distance);
-    weights += move.before_factor * p.sums.before_weights[weights_of_part + next - 1];
+    weights += move.before_factor * p.sums.before_weights[p.WeightOf(part, range, next - 1)];
     move.moves = move.moves || static_cast<float>(distance) <= horizon;
   }
   if (next < range.first_row + range.num_rows) {
     const int distance = p.plan.positions[next] - token;
-    move.after = p.OfRow(part, next);
+    move.after = p.OfRow(part, range, next);
     move.after_factor = Fade(spread, distance);
-    weights += move.after_factor * p.sums.after_weights[weights_of_part + next];
+    weights += move.after_factor * p.sums.after_weights[p.WeightOf(part, range, next)];
     move.moves = move.moves || static_cast<float>(distance) <= horizon;
   }
   const float scale = 1 / (spread.reserve + weights);

@@ -137,27 +137,37 @@ absl::Status SpreadDeviationOfRows(DeviceStream& stream, const BatchPlan& plan, 
   KVBLEND_ASSIGN_OR_RETURN(auto table, DeviceRopeTable::From(rope));
   KVBLEND_RETURN_IF_ERROR(CheckNotRecorded(stream, kOp, "works on other ranges every time"));
   KVBLEND_ASSIGN_OR_RETURN(auto rows, batch->ViewOn(stream, pages.page_list));
-  const int64_t num_rows = plan.num_rows(), cols = int64_t{pages.num_kv_heads} * pages.head_dim,
-                sums = 2 * num_rows * cols, all = 2 * kMaxSpreadRanges * cols;
+  const int64_t cols = int64_t{pages.num_kv_heads} * pages.head_dim, all = 2 * kMaxSpreadRanges * cols;
   const auto launch = [&](const SpreadRanges& some) -> absl::Status {
     if (some.count == 0) return absl::OkStatus();
+    // Rows outside of the ranges, as of chunks that are computed whole, need none.
+    const SpreadRange& last = some.items[some.count - 1];
+    const int32_t num_rows = last.first_sum + last.num_rows;
+    const int64_t sums = 2 * num_rows * cols, weights = 2 * int64_t{num_rows};
     KVBLEND_ASSIGN_OR_RETURN(auto memory,
                              stream.ScratchMemory(DeviceStream::Scratch::kWorkspace,
-                                                  (2 * sums + all + 4 * num_rows) * int64_t{sizeof(float)}));
+                                                  (2 * (sums + weights) + all) * int64_t{sizeof(float)}));
     auto* const floats = static_cast<float*>(memory);
-    const SpreadWorkspace workspace{floats, floats + sums, floats + 2 * sums, floats + 2 * sums + all,
-                                    floats + 2 * sums + all + 2 * num_rows};
+    const SpreadWorkspace workspace{.num_rows = num_rows,
+                                    .before = floats,
+                                    .after = floats + sums,
+                                    .all = floats + 2 * sums,
+                                    .before_weights = floats + 2 * sums + all,
+                                    .after_weights = floats + 2 * sums + all + weights};
     return StatusOf(LaunchSpreadDeviation(stream.handle(), rows, table->view(), some, keys, values, k, v,
                                           workspace, pages),
                     kOp);
   };
   SpreadRanges some;
-  const auto positions = absl::MakeConstSpan(batch->host_view().positions, static_cast<size_t>(num_rows));
-  for (const auto& [begin, end, first_row, rows_in_range] : PartlyComputedRanges(positions, ranges)) {
-    some.items[some.count++] = {begin, end, first_row, rows_in_range};
+  const auto positions =
+      absl::MakeConstSpan(batch->host_view().positions, static_cast<size_t>(plan.num_rows()));
+  int32_t num_sums = 0;
+  for (const auto& [begin, end, first_row, num_rows] : PartlyComputedRanges(positions, ranges)) {
+    some.items[some.count++] = {begin, end, first_row, num_rows, num_sums};
+    num_sums += num_rows;
     if (some.count < kMaxSpreadRanges) continue;
     KVBLEND_RETURN_IF_ERROR(launch(some));
-    some.count = 0;
+    some.count = num_sums = 0;
   }
   return launch(some);
 }
