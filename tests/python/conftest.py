@@ -97,6 +97,7 @@ class Canned(http.server.BaseHTTPRequestHandler):
     behind it."""
 
     def do_POST(self):  # noqa: N802
+        self.server.key = self.headers["Authorization"]
         self.server.asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.give(self.server.answer)
 
@@ -145,6 +146,12 @@ def _running(handler):
 
 @pytest.fixture(name="canned", scope="module")
 def canned_fixture():
+    yield from _running(Canned)
+
+
+@pytest.fixture(name="another", scope="module")
+def another_fixture():
+    """A second one like canned."""
     yield from _running(Canned)
 
 

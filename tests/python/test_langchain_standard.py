@@ -19,7 +19,17 @@ from kvblend.integrations.langchain import ChatKVBlend  # noqa: E402
 from conftest import DOCUMENTS, QUESTION, wait_until  # noqa: E402
 
 
+def without_retries(params):
+    """There are none in the class, which refuses what it does not have: with_retry() of LangChain's is for
+    that."""
+    return {name: value for name, value in params.items() if name != "max_retries"}
+
+
 class TestUnit(ChatModelUnitTests):
+    @property
+    def standard_chat_model_params(self):
+        return without_retries(super().standard_chat_model_params)
+
     @property
     def chat_model_class(self):
         return ChatKVBlend
@@ -30,6 +40,10 @@ class TestUnit(ChatModelUnitTests):
 
 
 class TestIntegration(ChatModelIntegrationTests):
+    @property
+    def standard_chat_model_params(self):
+        return without_retries(super().standard_chat_model_params)
+
     @pytest.fixture(autouse=True)
     def started(self, server):
         self.url = server.url

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -91,15 +92,48 @@ class Settings:
                 max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed_of(self.seed), stop=stop)),
             priority=self.priority, split=self.split)
 
-    def _connection(self) -> dict[str, Any]:
+    def connection(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in CONNECTION}
 
     def client(self) -> HttpClient:
-        return HttpClient(**self._connection())
+        return HttpClient(**self.connection())
 
     def async_client(self) -> AsyncHttpClient:
         """For one request: its connections belong to the event loop that runs."""
-        return AsyncHttpClient(**self._connection())
+        return AsyncHttpClient(**self.connection())
+
+
+class Kept:
+    """What a model keeps from one request to the next: a client, and what the server calls its model, ""
+    until it was asked.
+
+    Both belong to a connection, which a model's fields may no longer say when the next request comes. A model
+    that is copied or pickled keeps nothing (None): sockets and locks cannot come along.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.served = ""
+
+    def fits(self, settings: Settings) -> bool:
+        return self._settings.connection() == settings.connection()
+
+    @functools.cached_property
+    def client(self) -> HttpClient:
+        return self._settings.client()
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _nothing, ()
+
+
+def _nothing() -> None:
+    """What stands for a Kept in a copy."""
+
+
+def kept_for(settings: Settings, kept: Kept | None) -> Kept:
+    """`kept`, or another where it is of another connection. That one is left to its calls: a shallow copy of
+    the model, or a thread, may still be in one."""
+    return kept if kept is not None and kept.fits(settings) else Kept(settings)
 
 
 def document_of(text: str, metadata: dict[str, Any] | None) -> Document:

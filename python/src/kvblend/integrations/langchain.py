@@ -20,11 +20,11 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda
-from pydantic import Field, PrivateAttr, SecretStr
+from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from kvblend.errors import Error
-from kvblend.http_client import HttpClient
-from kvblend.integrations.conversation import CONNECTION, Message, Settings, cached_tokens, document_of, metadata_of
+from kvblend.integrations.conversation import (CONNECTION, Kept, Message, Settings, cached_tokens, document_of, kept_for,
+                                               metadata_of)
 from kvblend.prompts import Answer
 from kvblend.v1 import inference_pb2 as v1
 
@@ -54,6 +54,9 @@ class ChatKVBlend(BaseChatModel):
     tokens as read from the cache.
     """
 
+    # A field that is misspelt would leave the one that is meant at its default.
+    model_config = ConfigDict(extra="forbid")
+
     base_url: str = Settings.base_url
     api_key: SecretStr | None = None
     timeout: float = Settings.timeout
@@ -73,9 +76,10 @@ class ChatKVBlend(BaseChatModel):
     client_key: str | None = Settings.client_key
     stop: list[str] | None = None
     """Of calls that name none of their own."""
+    streaming: bool = False
+    """As LangChain reads it of every model: invoke() tells callbacks of each piece of the answer."""
 
-    _client: HttpClient | None = PrivateAttr(default=None)
-    _served: str = PrivateAttr(default="")
+    _kept: Kept | None = PrivateAttr(default=None)
 
     @property
     def _llm_type(self) -> str:
@@ -94,15 +98,23 @@ class ChatKVBlend(BaseChatModel):
 
     def _settings(self) -> Settings:
         settings = {setting.name: getattr(self, setting.name) for setting in fields(Settings)}
-        return Settings(**settings | {"api_key": self.api_key.get_secret_value() if self.api_key else None})
+        # A copy has it as it was given: model_copy(update=...) makes nothing of it.
+        key = self.api_key.get_secret_value() if isinstance(self.api_key, SecretStr) else self.api_key
+        return Settings(**settings | {"api_key": key})
+
+    def _keep(self) -> Kept:
+        self._kept = kept_for(self._settings(), self._kept)
+        return self._kept
 
     def _request(self, messages: list[BaseMessage], stop: list[str] | None, documents: Sequence[Document],
                  options: dict[str, Any]) -> v1.GenerateRequest:
+        if isinstance(documents, (str, Document)):  # either is an iterable of something else
+            raise TypeError(f"documents is a {type(documents).__name__}; allowed: a list of Document")
         return self._settings().replaced(options).request(
             [_message(message) for message in messages],
             [document_of(document.page_content, document.metadata) for document in documents], stop or self.stop)
 
-    def _chunk_of(self, event: v1.GenerateEvent, answer: Answer) -> ChatGenerationChunk | None:
+    def _chunk_of(self, event: v1.GenerateEvent, answer: Answer, served: str) -> ChatGenerationChunk | None:
         answer.add(event)
         if event.WhichOneof("event") == "text" and event.text.text:
             return ChatGenerationChunk(message=AIMessageChunk(content=event.text.text))
@@ -112,7 +124,7 @@ class ChatKVBlend(BaseChatModel):
         return ChatGenerationChunk(message=AIMessageChunk(
             content="", chunk_position="last",
             response_metadata={"model_provider": "kvblend",
-                               "model_name": self._served or self.model or "kvblend"} | metadata_of(answer),
+                               "model_name": served or self.model or "kvblend"} | metadata_of(answer),
             usage_metadata=UsageMetadata(
                 input_tokens=usage.prompt_tokens, output_tokens=usage.completion_tokens,
                 total_tokens=usage.prompt_tokens + usage.completion_tokens,
@@ -121,14 +133,12 @@ class ChatKVBlend(BaseChatModel):
     def _stream(self, messages: list[BaseMessage], stop: list[str] | None = None,
                 run_manager: CallbackManagerForLLMRun | None = None, *, documents: Sequence[Document] = (),
                 **kwargs: Any) -> Iterator[ChatGenerationChunk]:
-        if self._client is None:
-            self._client = self._settings().client()
-        answer = Answer()
-        for event in self._client.stream_events(self._request(messages, stop, documents, kwargs)):
-            if event.HasField("finished") and not self._served:
+        kept, answer = self._keep(), Answer()
+        for event in kept.client.stream_events(self._request(messages, stop, documents, kwargs)):
+            if event.HasField("finished") and not kept.served:
                 with suppress(*_NO_MODEL):
-                    self._served = self._client.models()[0]
-            if chunk := self._chunk_of(event, answer):
+                    kept.served = kept.client.models()[0]
+            if chunk := self._chunk_of(event, answer, kept.served):
                 if run_manager:
                     run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
@@ -136,14 +146,14 @@ class ChatKVBlend(BaseChatModel):
     async def _astream(self, messages: list[BaseMessage], stop: list[str] | None = None,
                        run_manager: AsyncCallbackManagerForLLMRun | None = None, *, documents: Sequence[Document] = (),
                        **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
-        answer = Answer()
+        kept, answer = self._keep(), Answer()
         request = self._request(messages, stop, documents, kwargs)
         async with self._settings().async_client() as client, aclosing(client.stream_events(request)) as events:
             async for event in events:
-                if event.HasField("finished") and not self._served:
+                if event.HasField("finished") and not kept.served:
                     with suppress(*_NO_MODEL):
-                        self._served = (await client.models())[0]
-                if chunk := self._chunk_of(event, answer):
+                        kept.served = (await client.models())[0]
+                if chunk := self._chunk_of(event, answer, kept.served):
                     if run_manager:
                         await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                     yield chunk

@@ -14,15 +14,14 @@ from typing import Any
 from llama_index.core.base.llms.types import (ChatMessage, ChatResponse, ChatResponseAsyncGen, ChatResponseGen,
                                               CompletionResponse, CompletionResponseAsyncGen, CompletionResponseGen,
                                               LLMMetadata, MessageRole, TextBlock)
-from llama_index.core.bridge.pydantic import Field, PrivateAttr
+from llama_index.core.bridge.pydantic import ConfigDict, Field, PrivateAttr
 from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
 from llama_index.core.llms.custom import CustomLLM
 from llama_index.core.prompts.mixin import PromptDictType
 from llama_index.core.response_synthesizers.base import BaseSynthesizer
 
-from kvblend.http_client import HttpClient
-from kvblend.integrations.conversation import Message, Settings, metadata_of
-from kvblend.prompts import Answer, Document
+from kvblend.integrations.conversation import Kept, Message, Settings, kept_for, metadata_of
+from kvblend.prompts import Answer, Document, refuse_single
 from kvblend.v1 import inference_pb2 as v1
 
 _ROLES = {MessageRole.SYSTEM: "system", MessageRole.DEVELOPER: "system", MessageRole.USER: "user",
@@ -41,6 +40,9 @@ def _message(message: ChatMessage) -> Message:
 class KVBlend(CustomLLM):
     """kvblend as an LLM. The fields are those of kvblend.integrations.conversation.Settings. chat() and its variants take
     `chunks`, the retrieved texts; answers carry the server's report in additional_kwargs["kvblend"]."""
+
+    # A field that is misspelt would leave the one that is meant at its default.
+    model_config = ConfigDict(extra="forbid")
 
     base_url: str = Settings.base_url
     api_key: str | None = Field(default=None, exclude=True)
@@ -61,7 +63,7 @@ class KVBlend(CustomLLM):
     client_key: str | None = Settings.client_key
     context_window: int = Field(default=8192, description="What the prompt helpers of other synthesizers may fill")
 
-    _client: HttpClient | None = PrivateAttr(default=None)
+    _kept: Kept | None = PrivateAttr(default=None)
 
     @classmethod
     def class_name(cls) -> str:
@@ -77,6 +79,7 @@ class KVBlend(CustomLLM):
 
     def _request(self, messages: Sequence[ChatMessage], chunks: Iterable[str], stop: Sequence[str] | str | None,
                  options: dict[str, Any]) -> v1.GenerateRequest:
+        refuse_single("chunks", chunks, "a list of str")
         return self._settings().replaced(options).request([_message(message) for message in messages],
                                                           [Document(text) for text in chunks], stop)
 
@@ -87,10 +90,9 @@ class KVBlend(CustomLLM):
                             additional_kwargs=extra)
 
     def _stream(self, request: v1.GenerateRequest) -> Generator[ChatResponse, None, None]:
-        if self._client is None:
-            self._client = self._settings().client()
+        self._kept = kept_for(self._settings(), self._kept)
         answer = Answer()
-        for event in self._client.stream_events(request):
+        for event in self._kept.client.stream_events(request):
             answer.add(event)
             if event.text.text or event.HasField("finished"):
                 yield self._response(answer, event.text.text)
