@@ -7,6 +7,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import types
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,91 @@ def test_serve_tells_where_it_is_and_the_line_of_curl_works(tmp_path):
     again = Serving(tmp_path)
     assert again.key == serving.key
     assert again.stop() == 0
+
+
+def server_of(serving):
+    """The process that kvblend serve has started."""
+    (child,) = Path(f"/proc/{serving.process.pid}/task/{serving.process.pid}/children").read_text().split()
+    return int(child)
+
+
+def is_running(process):
+    """Whoever has ended and was not waited for yet has no command line."""
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
+def test_no_server_is_left_behind(tmp_path, number):
+    """Neither by a terminal that is closed, nor where there was no time to pass a signal on."""
+    serving = Serving(tmp_path, "--allow-unauthenticated")
+    server = server_of(serving)
+    assert is_running(server)
+    serving.process.send_signal(number)
+    ended = serving.process.wait(120)
+    if number != signal.SIGKILL:
+        assert ended == 0 and not is_running(server), "it drains"
+    wait_until(lambda: not is_running(server), "the server ends")
+
+
+def test_a_signal_that_comes_while_the_server_is_started_is_passed_on(monkeypatch):
+    passed = []
+    monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.update({number: handler}))
+    handlers = {}
+    signals = serve._PassedOn()  # pylint: disable=protected-access
+    handlers[signal.SIGHUP](signal.SIGHUP, None)
+    signals.to(types.SimpleNamespace(send_signal=passed.append))
+    handlers[signal.SIGINT](signal.SIGINT, None)
+    assert passed == [signal.SIGTERM, signal.SIGINT]
+
+
+def test_nohup_is_heard():
+    """SIGHUP is ignored then, and goes on to be."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)}
+    try:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        serve._PassedOn()  # pylint: disable=protected-access
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert callable(signal.getsignal(signal.SIGQUIT))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_two_that_start_for_the_first_time_have_one_key(tmp_path, monkeypatch):
+    """The second asks while the first makes the key."""
+    made, found = [], []
+    second = threading.Thread(target=lambda: found.append(serve.find_key(tmp_path)[0]))
+
+    def make(*_, **__):
+        made.append(f"key{len(made)}")
+        key = made[-1]
+        if len(made) == 1:
+            second.start()
+            second.join(1)  # one that does not wait for the first is done by then
+        return types.SimpleNamespace(stdout=f"{key}\nline of {key}\n")
+    monkeypatch.setattr(serve.subprocess, "run", make)
+    found.append(serve.find_key(tmp_path)[0])
+    second.join()
+    assert found == ["key0", "key0"] and made == ["key0"]
+    assert (tmp_path / "api-keys.jsonl").read_text() == "line of key0\n"
+    assert stat.S_IMODE((tmp_path / ".lock").stat().st_mode) == 0o600
+
+
+def test_a_key_whose_line_is_gone_is_made_anew(tmp_path, monkeypatch):
+    """And is not there while the new line is and the new key not yet."""
+    (tmp_path / "api-key").write_text("old\n")
+    monkeypatch.setattr(serve.subprocess, "run", lambda *_, **__: types.SimpleNamespace(stdout="new\nline of new\n"))
+    rename, seen = Path.rename, []
+
+    def renamed(self, target):
+        rename(self, target)
+        seen.append((target.name, (tmp_path / "api-key").exists()))
+    monkeypatch.setattr(Path, "rename", renamed)
+    assert serve.find_key(tmp_path)[0] == "new"
+    assert seen == [("api-keys.jsonl", False), ("api-key", True)]
 
 
 def test_own_keys_are_left_alone(tmp_path):

@@ -1,12 +1,14 @@
 """kvblend serve: from nothing to a server that answers.
 
-Fetches the default model if it is not there, makes a key once and keeps it, starts kvblend-server, and when it is ready prints
-where it is and a line to try. Ends when the server does; SIGTERM and SIGINT go on to it, so that it drains.
+Fetches the default model if it is not there, makes a key once and keeps it, starts kvblend-server, and when
+it is ready prints where it is and a line to try. Ends when the server does; what ends this process goes on to
+it, so that it drains.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import os
 import re
 import shlex
@@ -17,6 +19,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvblend.programs import path_of
@@ -103,18 +107,36 @@ def find_key(folder: Path) -> tuple[str, Path]:
 def _find_key(folder: Path) -> tuple[str, Path]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     key_path, keys_path = folder / "api-key", folder / "api-keys.jsonl"
+    # What is there is whole, and a folder that holds it need not be writable.
     if not (key_path.is_file() and keys_path.is_file()):
-        # Whose machine it is may see and steer all of the server.
-        done = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", TENANT, "--admin"], capture_output=True, text=True,
-                              check=True)
-        key, line = done.stdout.splitlines()
-        # The key comes last and whole: where it is, the other is too.
-        for path, text in ((keys_path, line), (key_path, key)):
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.touch(mode=0o600)
-            temporary.write_text(f"{text}\n", encoding="utf-8")
-            temporary.rename(path)
+        with _alone_in(folder):
+            if not (key_path.is_file() and keys_path.is_file()):
+                _make_key(key_path, keys_path)
     return key_path.read_text(encoding="utf-8").strip(), keys_path
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Two that start for the first time would each leave one of two files, and a key that fits no line."""
+    import fcntl  # not on every system that has the clients
+
+    with os.fdopen(os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o600)) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until it is closed, or this process ends
+        yield
+
+
+def _make_key(key_path: Path, keys_path: Path) -> None:
+    # Whose machine it is may see and steer all of the server.
+    done = subprocess.run([path_of("kvblend"), "key", "new", "--tenant", TENANT, "--admin"], capture_output=True, text=True,
+                          check=True)
+    key, line = done.stdout.splitlines()
+    # The key goes first and comes last and whole: where it is, the line that it fits is too.
+    key_path.unlink(missing_ok=True)
+    for path, text in ((keys_path, line), (key_path, key)):
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(f"{text}\n", encoding="utf-8")
+        temporary.rename(path)
 
 
 def is_set(flags: list[str], name: str) -> bool:
@@ -188,13 +210,56 @@ def welcome(ports: dict[str, str], flags: list[str], key: str | None) -> str:
         """       "documents": ["Oslo is the capital of Norway."], "temperature": 0, "max_tokens": 32}'""", ""])
 
 
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+def _ends_with_this_process() -> Callable[[], None] | None:
+    """What a child does before it becomes the server: asks the kernel to end it as SIGTERM does when this
+    process is gone, which SIGKILL gives no time to pass on. Linux only."""
+    if sys.platform != "linux":
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it was gone before
+            os._exit(1)
+    return ask
+
+
+class _PassedOn:
+    """The signals that end this process, for the server: SIGHUP, of a terminal that is closed, and SIGQUIT as
+    SIGTERM, so that it drains for them too."""
+
+    def __init__(self) -> None:
+        self._server: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        for number, passed in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGHUP, signal.SIGTERM),
+                               (signal.SIGQUIT, signal.SIGTERM)):
+            # nohup has SIGHUP ignored so that the server stays.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda *_, passed=passed: self._pass_on(passed))
+
+    def _pass_on(self, number: int) -> None:
+        if self._server is None:
+            self._early.append(number)
+        else:
+            self._server.send_signal(number)
+
+    def to(self, server: subprocess.Popen[bytes]) -> None:
+        """Those that came while it was started as well."""
+        self._server = server
+        while self._early:
+            server.send_signal(self._early.pop())
+
+
 def run(command: list[str | Path], flags: list[str], key: str | None, port_file: Path) -> int:
     """Starts the server, tells how to ask it when it is ready, and waits for its end; its exit code."""
     port_file.unlink(missing_ok=True)
+    signals = _PassedOn()
     # In a session of its own: what a terminal sends reaches it through here only, once.
-    server = subprocess.Popen(command, start_new_session=True)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda got, _: server.send_signal(got))
+    server = subprocess.Popen(command, start_new_session=True, preexec_fn=_ends_with_this_process())
+    signals.to(server)
     try:
         ports = wait_until_ready(server, port_file, host_of(value_of(flags, "http-address", "127.0.0.1:8090")))
         if ports is not None:
