@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -37,6 +39,15 @@ void SetDeadline(absl::Time deadline, grpc::ClientContext& context) {
 
 void ShowKey(const std::string& api_key, grpc::ClientContext& context) {
   if (!api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", api_key));
+}
+
+// gRPC ends the process over a header that HTTP can't carry, and prints it. The message leaves the key out.
+absl::Status CheckKey(absl::string_view api_key) {
+  constexpr auto can_be_sent = [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); };
+  if (absl::c_all_of(api_key, can_be_sent)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "KVBLEND_API_KEY has a blank, a line break or another character that no key has; allowed: the first "
+      "line that `kvblend key new` printed");
 }
 
 absl::StatusOr<std::string> ReadPem(const char* flag, const std::string& path) {
@@ -231,6 +242,7 @@ class GrpcCalls : public Calls {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target) {
+  KVBLEND_RETURN_IF_ERROR(CheckKey(target.api_key));
   KVBLEND_ASSIGN_OR_RETURN(const auto credentials, Credentials(target));
   KeepCallbackThreads();
   return std::make_shared<GrpcCalls>(target, credentials);

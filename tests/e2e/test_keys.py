@@ -135,6 +135,12 @@ def test_the_command_line_shows_its_key(tenants):
     done = subprocess.run([str(BIN_DIR / "kvblend"), *info], env=ENVIRONMENT | {"KVBLEND_API_KEY": tenants.keys["red"]},
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0 and "model" in done.stdout, done.stderr
+    # Both lines of `kvblend key new`, as "$(kvblend key new --tenant x)" would have it.
+    both = f"{tenants.keys['red']}\n{tenants.lines['red']}"
+    done = subprocess.run([str(BIN_DIR / "kvblend"), *info], env=ENVIRONMENT | {"KVBLEND_API_KEY": both},
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "KVBLEND_API_KEY has" in done.stderr, done.stderr
+    assert tenants.keys["red"] not in done.stderr
 
 
 def test_changes_come_into_force_within_a_second_without_dropping_streams(v1, tenants):

@@ -283,6 +283,20 @@ TEST_F(GrpcCallsTest, AFileThatIsNoPemIsNamedAndNotTheServer) {
               HasSubstr("--tls-ca is '/proc/self/stat'; allowed: a file in PEM form"));
 }
 
+TEST_F(GrpcCallsTest, AKeyThatNoHeaderCanCarryIsRefusedWithoutBeingShown) {
+  for (const std::string key : {"kvb-secret\n{\"tenant\":\"x\"}", "kvb-secret\r", "kvb-secret ",
+                                "\tkvb-secret", "kvb-secret\x7f", "kvb-secr\xc3\xa9t"}) {
+    const absl::Status status = MakeGrpcCalls({.address = address_, .api_key = key}).status();
+    EXPECT_EQ(status, absl::InvalidArgumentError(
+                          "KVBLEND_API_KEY has a blank, a line break or another character that no key has; "
+                          "allowed: the first line that `kvblend key new` printed"));
+  }
+  const auto calls =
+      MakeGrpcCalls({.address = address_, .api_key = "!kvb-~"});  // the ends of what is allowed
+  ASSERT_TRUE(calls.ok()) << calls.status();
+  EXPECT_TRUE((*calls)->GetInfo({}).ok());
+}
+
 TEST_F(GrpcCallsTest, ACallThatTakesTooLongIsNamedWithTheTimeThatItHad) {
   const auto calls = MakeGrpcCalls({.address = address_, .unary_timeout = absl::Milliseconds(20)}).value();
   v1::PrefetchChunksRequest request;
