@@ -304,14 +304,20 @@ std::vector<ChunkInfo> LowerTiers::List(NamespaceFilter filter, const std::optio
   return listed;
 }
 
+bool LowerTiers::WarnsOfErasure() {
+  absl::MutexLock lock(&mutex_);
+  return warn_erasure_.IsDue();
+}
+
 bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
   bool found = false;
   for (const Level& level : levels_) {
     const absl::StatusOr<bool> erased = level.tier->Erase(filter, key);
-    if (!erased.ok()) {
-      // No lookup of this process finds it any more; one after a restart, or of another server, might.
-      spdlog::warn("chunk {} was deleted, but not everywhere: {}", key.ToHex(),
-                   std::string(erased.status().message()));
+    // No lookup of this process finds it any more; one after a restart, or of another server, might. Where a
+    // tier does not work, that is so for all that is deleted.
+    if (!erased.ok() && WarnsOfErasure()) {
+      spdlog::warn("chunk {} was deleted, but not everywhere, nor may others be in the next minute: {}",
+                   key.ToHex(), std::string(erased.status().message()));
     }
     found |= !erased.ok() || *erased;
   }

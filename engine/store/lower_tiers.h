@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "base/once_a_minute.h"
 #include "engine/api/chunk_info.h"
 #include "engine/store/erasures.h"
 #include "engine/store/format/chunk_address.h"
@@ -121,6 +122,8 @@ class LowerTiers {
 
   void Demote(size_t level, std::shared_ptr<LowerTierEntry> entry, int64_t frequency);
   bool IsUnreadable(const ChunkKey& key, Tier tier) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Whether a chunk that could not be erased everywhere gets a line in the log.
+  bool WarnsOfErasure() ABSL_LOCKS_EXCLUDED(mutex_);
 
   HostMemory& memory_;
   const std::function<absl::Time()> now_;
@@ -129,6 +132,7 @@ class LowerTiers {
   std::vector<Level> levels_;
 
   absl::Mutex mutex_;
+  OnceAMinute warn_erasure_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ChunkKey, Unreadable> unreadable_ ABSL_GUARDED_BY(mutex_);
 };
 

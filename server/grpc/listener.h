@@ -16,8 +16,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/once_a_minute.h"
 #include "server/files/descriptor.h"
-#include "server/files/once_a_minute.h"
 
 namespace kvblend::server {
 

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/once_a_minute.h"
 #include "base/status_macros.h"
-#include "server/files/once_a_minute.h"
 #include "server/files/open_files.h"
 #include "server/http/connection.h"
 #include "server/http/server_core.h"

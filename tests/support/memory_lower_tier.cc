@@ -242,6 +242,7 @@ class MemoryLowerTier final : public store::LowerTier {
 
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override {
     if (!Stat(filter, key).has_value()) return false;
+    if (disk_->erase_fault) KVBLEND_RETURN_IF_ERROR(disk_->erase_fault(key));
     absl::MutexLock lock(&disk_->mutex_);
     return disk_->entries_.erase(key) > 0;
   }

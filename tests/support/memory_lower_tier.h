@@ -45,6 +45,8 @@ class MemoryDisk {
   /// Called for every Put.
   std::function<absl::Status(const ChunkKey& key)> write_fault;
 
+  /// Called for every entry that is to be erased.
+  std::function<absl::Status(const ChunkKey& key)> erase_fault;
   /// Called for every pin.
   std::function<absl::Status(const ChunkKey& key)> pin_fault;
   /// Called when entries have been opened, before anybody has them.

@@ -226,18 +226,27 @@ void DiskTier::Delete(const std::vector<Index::Victim>& victims) {
 }
 
 absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
+  int64_t free_bytes = 0;
   const auto shortage = [&]() -> int64_t {
     const absl::StatusOr<Space> space = fs_.SpaceOf(options_.path);
     if (!space.ok()) return 0;  // then writing finds out
+    free_bytes = space->available_bytes;
     absl::MutexLock lock(&mutex_);
     return index_.reserved_bytes() + options_.min_free_bytes - space->available_bytes;  // with `bytes`
   };
   int64_t missing = shortage();
   if (missing <= 0) return absl::OkStatus();
   std::vector<Index::Victim> victims;
+  bool warns = false;
   {
     absl::MutexLock lock(&mutex_);
     victims = index_.EvictAtLeast(missing);
+    stats_.evictions_for_space += static_cast<int64_t>(victims.size());
+    warns = !victims.empty() && warn_short_of_space_.IsDue();
+  }
+  if (warns) {
+    spdlog::warn("chunk store on disk: {} has {} bytes free; allowed: {}; {} chunks are evicted for it",
+                 options_.path, free_bytes, options_.min_free_bytes, victims.size());
   }
   Delete(victims);
   missing = shortage();

@@ -30,6 +30,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/once_a_minute.h"
 #include "engine/api/chunk_info.h"
 #include "engine/api/options.h"
 #include "engine/store/disk/disk_health.h"
@@ -154,6 +155,7 @@ class DiskTier final : public LowerTier {
   /// read at the start or are of a newer version, and those whose files could not be removed.
   absl::flat_hash_map<ChunkKey, bool> left_alone_ ABSL_GUARDED_BY(mutex_);
   DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what index_ and files_ know
+  OnceAMinute warn_short_of_space_ ABSL_GUARDED_BY(mutex_);
 
   std::unique_ptr<ReadQueue> reads_;  // last: its callbacks use everything above
 };

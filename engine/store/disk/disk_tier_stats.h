@@ -38,6 +38,7 @@ struct DiskTierStats {
   int64_t put_rejections = 0;
   int64_t evictions = 0;
   int64_t evicted_bytes = 0;
+  int64_t evictions_for_space = 0;  // of `evictions`: the file system ran short, not the quota
   int64_t erased = 0;
   int64_t delete_failures = 0;
   int64_t quarantined = 0;  // those found when opened included
@@ -66,6 +67,8 @@ inline constexpr auto kDiskFigures = [] {
       {&S::put_rejections, "put_rejections", "Chunks too large for the quota beside what is pinned."},
       {&S::evictions, "evictions", "Chunks evicted from disk."},
       {&S::evicted_bytes, "evicted_bytes", "Bytes of chunks evicted from disk."},
+      {&S::evictions_for_space, "evictions_for_space",
+       "Chunks evicted because the file system ran short of space; evictions_total has them too."},
       {&S::erased, "erased", "Chunks removed from disk on request."},
       {&S::vanished, "vanished", "Chunks whose files somebody else had removed."},
       {&S::opens, "opens", "Chunks opened for reading."},

@@ -341,7 +341,9 @@ ClusterStats ClusterClient::stats() const {
     stats.breaker_opens = retired_breaker_opens_;
   }
   stats.has_topology = routing != nullptr;
-  if (routing != nullptr) {
+  if (routing == nullptr) {
+    stats.nodes.resize(options_.seeds.size());  // else a Redis that never answered looks as well as none
+  } else {
     for (const auto& node : routing->nodes) {
       stats.nodes.push_back(node->stats());
       stats.breaker_opens += stats.nodes.back().times_opened;

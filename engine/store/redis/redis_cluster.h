@@ -47,7 +47,7 @@ struct ClusterCounters {
 
 struct ClusterStats : ClusterCounters {
   bool has_topology = false;
-  std::vector<NodeStats> nodes;
+  std::vector<NodeStats> nodes;  // without a topology the seeds, none of which works
 };
 
 /// A command whose first argument but the name is a key, which says where it goes.

@@ -45,7 +45,7 @@ inline constexpr auto kRedisFigures = [] {
   using S = RedisTierStats;
   constexpr auto kGauge = TierStat::Kind::kGauge;
   return std::to_array<TierFigure<S>>({
-      {&S::nodes, "nodes", "Redis nodes known.", kGauge},
+      {&S::nodes, "nodes", "Redis nodes known; those of --chunk-redis until one has answered.", kGauge},
       {&S::nodes_working, "nodes_working",
        "Redis nodes that are asked; the others are left alone until they answer again.", kGauge},
       {&S::lookups, "lookups", "Chunks looked up in Redis."},

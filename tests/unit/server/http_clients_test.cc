@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/once_a_minute.h"
 #include "gmock/gmock.h"
-#include "server/files/once_a_minute.h"
 #include "tests/unit/server/few_files.h"
 #include "tests/unit/server/http_server_fixture.h"
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <random>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "engine/store/chunk_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/support/chunk_lookups.h"
 #include "tests/support/memory_lower_tier.h"
 #include "tests/unit/store/test_chunks.h"
@@ -249,6 +252,21 @@ TEST_F(LowerTierTest, ErasedMeansErasedEverywhere) {
   EXPECT_EQ(store->Clear(kAllNamespaces), 1);
   EXPECT_EQ(disk_->entries(), 0);
   EXPECT_EQ(store->Stats().entries, 0);
+}
+
+TEST_F(LowerTierTest, ATierThatErasesNothingGetsOneLineInTheLogAndNotOneForEveryChunk) {
+  auto store = Create(4);
+  for (int32_t token = 0; token < 4; ++token) Put(*store, SmallAddress(token));
+  disk_->erase_fault = [](const ChunkKey&) { return absl::UnavailableError("out of reach"); };
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  EXPECT_EQ(store->Clear(""), 4);
+  spdlog::set_default_logger(before);
+  EXPECT_THAT(log.str(), HasSubstr("was deleted, but not everywhere"));
+  EXPECT_THAT(log.str(), HasSubstr("out of reach"));
+  EXPECT_EQ(log.str().find("deleted"), log.str().rfind("deleted"));
 }
 
 // What is on its way to the lower tier when it is erased does not come back.

@@ -406,6 +406,11 @@ TEST_F(RedisClusterTest, ItStartsWithoutRedisAndFindsItLater) {
   ASSERT_TRUE(
       client.AwaitStats([](const ClusterStats& s) { return s.failed_topology_refreshes > 0; }, Soon()));
   EXPECT_EQ(Call(client, {"GET", "key"}).status().code(), absl::StatusCode::kUnavailable);
+  // Those that it was told of do not work, which an operator must be able to see.
+  const ClusterStats before = client.stats();
+  EXPECT_FALSE(before.has_topology);
+  ASSERT_EQ(before.nodes.size(), 2);
+  for (const NodeStats& node : before.nodes) EXPECT_NE(node.state, NodeState::kWorking);
   redis.Revive(0);
   redis.Revive(1);
   EXPECT_TRUE(client.AwaitAllWorking(Soon()));
