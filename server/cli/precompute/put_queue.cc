@@ -1,7 +1,10 @@
 #include "server/cli/precompute/put_queue.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+
+#include "base/retry_delay.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -97,15 +100,18 @@ absl::Status PutQueue::Send(const Batch& batch) {
       on_stored_(progress, batch[static_cast<size_t>(progress.index())]);
     };
     const absl::Status status = client_.Put(request, options_.deadline, on_progress);
-    const bool queue_full = absl::IsResourceExhausted(status) && !accepted;
-    if (!queue_full || attempt >= options_.max_retries || !WaitBeforeRetry(attempt)) return status;
+    // What does not fit into the store has no time to try again: it never will.
+    const std::optional<absl::Duration> delay = RetryDelayOf(status);
+    const bool may_pass = absl::IsResourceExhausted(status) && delay.has_value() && !accepted;
+    if (!may_pass || attempt >= options_.max_retries || !WaitBeforeRetry(attempt, *delay)) return status;
   }
 }
 
-bool PutQueue::WaitBeforeRetry(int attempt) {
+bool PutQueue::WaitBeforeRetry(int attempt, absl::Duration least) {
   absl::MutexLock lock(&mutex_);
   const auto failed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !status_.ok(); };
-  return !mutex_.AwaitWithTimeout(absl::Condition(&failed), options_.first_wait * (int64_t{1} << attempt));
+  const absl::Duration wait = std::max(options_.first_wait * (int64_t{1} << attempt), least);
+  return !mutex_.AwaitWithTimeout(absl::Condition(&failed), wait);
 }
 
 void PutQueue::Fail(const absl::Status& status) {

@@ -32,8 +32,8 @@ class PutQueue {
     v1::PutChunksRequest request;  // all but chunks and labels
     absl::Time deadline = absl::InfiniteFuture();
     int max_in_flight = 2;
-    /// How often a batch is sent again when the engine has no room for it in its queue, waiting longer each
-    /// time.
+    /// How often a batch is sent again when it was refused with a time to try again (base/retry_delay.h), as
+    /// by a full queue: waits longer each time, and at least that time.
     int max_retries = 7;
     absl::Duration first_wait = absl::Milliseconds(500);
   };
@@ -57,7 +57,7 @@ class PutQueue {
   void Work();
   absl::Status Send(const Batch& batch);
   /// False when it was interrupted.
-  bool WaitBeforeRetry(int attempt);
+  bool WaitBeforeRetry(int attempt, absl::Duration least);
   void Fail(const absl::Status& status);
 
   Client& client_;

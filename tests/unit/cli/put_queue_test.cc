@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
+#include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/cli/fake_calls.h"
@@ -82,18 +83,35 @@ TEST_F(PutQueueTest, SoManyAtOnceAndNoMore) {
 }
 
 TEST_F(PutQueueTest, AFullQueueIsTriedAgain) {
+  const absl::Status full = WithRetryDelay(absl::ResourceExhaustedError("queue full"), absl::Milliseconds(1));
   std::atomic<int> calls = 0;
-  calls_.on_put = [&](const v1::PutChunksRequest&) {
-    return ++calls % 3 == 0 ? absl::OkStatus() : absl::ResourceExhaustedError("queue full");
-  };
+  calls_.on_put = [&](const v1::PutChunksRequest&) { return ++calls % 3 == 0 ? absl::OkStatus() : full; };
   PutQueue queue(client_, cancellation_, Options(1), Count());
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   EXPECT_EQ(stored_.size(), 40u);
-  calls_.on_put = [](const v1::PutChunksRequest&) { return absl::ResourceExhaustedError("queue full"); };
+  calls = 0;
+  calls_.on_put = [&](const v1::PutChunksRequest&) {
+    ++calls;
+    return full;
+  };
   PutQueue never(client_, cancellation_, Options(1), Count());
   ASSERT_TRUE(never.Add(Chunk(1)).ok());
   EXPECT_EQ(never.Finish().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(calls, 1 + Options().max_retries);
+}
+
+TEST_F(PutQueueTest, WhatNeverFitsIsNotTriedAgain) {
+  const absl::Status too_large = absl::ResourceExhaustedError("chunk store: 9 bytes needed; allowed: 8");
+  std::atomic<int> calls = 0;
+  calls_.on_put = [&](const v1::PutChunksRequest&) {
+    ++calls;
+    return too_large;
+  };
+  PutQueue queue(client_, cancellation_, Options(1), Count());
+  ASSERT_TRUE(queue.Add(Chunk(1)).ok());
+  EXPECT_EQ(queue.Finish(), too_large);
+  EXPECT_EQ(calls, 1);
 }
 
 TEST_F(PutQueueTest, TheFirstErrorEndsIt) {
