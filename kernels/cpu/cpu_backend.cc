@@ -346,6 +346,18 @@ int AvailableProcessors() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
+// In the words of --gemm and KVBLEND_CPU, which may allow less than the processor has.
+absl::Status GemmIsNotHere(absl::string_view gemm, absl::string_view needs) {
+  std::string best = "less";  // than any name stands for
+  for (const char* name : {"portable", "avx2", "avx_vnni", "avx512", "amx"}) {
+    const InstructionSet set = ParseInstructionSet(name).value();
+    if (set <= AllowedInstructionSet() && HasInstructions(set)) best = name;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "gemm is '", gemm, "', which needs ", needs, "; this processor has ", best, "; allowed here: auto, ",
+      OneDnnSupportsBF16() ? "bf16, " : "", "f32", BestCodeKernels() != nullptr ? ", int16, int8" : ""));
+}
+
 // tiles: in place of the best of their kind; null: none.
 absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options, const Tiles* tiles) {
   if (options.num_threads < 0 || options.num_threads > kMaxThreads) {
@@ -360,18 +372,14 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
     case CpuBackendOptions::Gemm::kInt8:
       codes = BestCodeKernels();
       if (codes == nullptr) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("gemm is kInt8, which needs AVX2; this processor has ", OneDnnDescription(),
-                         "; allowed here: kAuto, kF32"));
+        return GemmIsNotHere("int8", "AVX2");
       }
       gemm = OneDnnHasFastBF16() ? DataType::kBF16 : DataType::kF32;
       break;
     case CpuBackendOptions::Gemm::kInt16:
       pairs = BestCodeKernels();
       if (pairs == nullptr) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("gemm is kInt16, which needs AVX2; this processor has ", OneDnnDescription(),
-                         "; allowed here: kAuto, kF32"));
+        return GemmIsNotHere("int16", "AVX2");
       }
       break;
     case CpuBackendOptions::Gemm::kAuto: {
@@ -385,15 +393,13 @@ absl::StatusOr<std::unique_ptr<Backend>> Create(const CpuBackendOptions& options
       break;
     case CpuBackendOptions::Gemm::kBF16:
       if (!OneDnnSupportsBF16()) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("gemm is kBF16, which needs AVX-512; this processor has ", OneDnnDescription(),
-                         "; allowed here: kAuto, kF32"));
+        return GemmIsNotHere("bf16", "AVX-512");
       }
       gemm = DataType::kBF16;
       break;
     default:
       return absl::InvalidArgumentError(absl::StrCat("gemm is ", static_cast<int>(options.gemm),
-                                                     "; allowed: kAuto, kF32, kBF16, kInt8, kInt16"));
+                                                     "; allowed: auto, bf16, f32, int16, int8"));
   }
   // Weights that are no codes take half the memory in bf16.
   const bool chooses = options.gemm == CpuBackendOptions::Gemm::kAuto || codes != nullptr;

@@ -148,7 +148,9 @@ absl::Status Listener::Bind() {
   int port = 0;
   if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(address_.substr(colon + 1), &port) ||
       port < 0 || port > 65535) {
-    return Failed("allowed: HOST:PORT, [IPV6]:PORT or unix:PATH, with a port from 0 (any free one) to 65535");
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--grpc-address is '", address_,
+        "'; allowed: HOST:PORT, [IPV6]:PORT or unix:PATH, with a port from 0 (any free one) to 65535"));
   }
   std::string host = address_.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
@@ -159,8 +161,9 @@ absl::Status Listener::BindUnix(const std::string& path) {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return Failed(
-        absl::StrCat("the path has ", path.size(), " bytes; allowed: 1 to ", sizeof address.sun_path - 1));
+    return absl::InvalidArgumentError(absl::StrCat("--grpc-address is '", address_, "', a path of ",
+                                                   path.size(), " bytes; allowed: 1 to ",
+                                                   sizeof address.sun_path - 1));
   }
   memcpy(address.sun_path, path.data(), path.size());
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);

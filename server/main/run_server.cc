@@ -45,9 +45,10 @@ constexpr char kNowhere[] = "none";  // as an address
 // The time that running streams have, after the engine is done, to send what is queued.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
 
+// Some settings can only be judged once the model, the processor or a certificate is known.
 int FailToStart(const absl::Status& status) {
   std::cerr << "kvblend-server: " << status.message() << "\n";
-  return kStartFailed;
+  return absl::IsInvalidArgument(status) ? kBadSettings : kStartFailed;
 }
 
 // An address as it was given; behind port 0 the port that the system chose.
@@ -71,11 +72,13 @@ absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& address, Metrics* metrics,
+absl::StatusOr<std::unique_ptr<HttpServer>> StartOperatorPages(const HostPort& address,
+                                                               const std::string& served_name,
+                                                               Metrics* metrics,
                                                                const EngineSlot* engine_slot) {
   OperatorCallbacks callbacks;
   callbacks.metrics = [metrics] { return metrics->Expose(); };
-  callbacks.vllm_metrics = [metrics] { return metrics->ExposeUnderVllmNames(); };
+  callbacks.vllm_metrics = [metrics, served_name] { return metrics->ExposeUnderVllmNames(served_name); };
   callbacks.not_ready_reason = [engine_slot] { return engine_slot->NotServingReason(); };
   HttpServerOptions options;
   options.address = address;
@@ -173,8 +176,8 @@ absl::StatusOr<Listeners> Listen(const ServerConfig& config, const HttpAddresses
   grpc_options.limits = config.grpc;
   grpc_options.tls = TlsOf(config);
   KVBLEND_ASSIGN_OR_RETURN(listeners.grpc, GrpcServer::Start(grpc_options, context));
-  KVBLEND_ASSIGN_OR_RETURN(listeners.operators,
-                           StartOperatorPages(addresses.operators, context.metrics, engine_slot));
+  KVBLEND_ASSIGN_OR_RETURN(listeners.operators, StartOperatorPages(addresses.operators, config.api.model_id,
+                                                                   context.metrics, engine_slot));
   if (addresses.api) {
     KVBLEND_ASSIGN_OR_RETURN(listeners.api, StartApi(*addresses.api, config,
                                                      {.calls = context.calls,

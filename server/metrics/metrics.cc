@@ -276,8 +276,9 @@ std::vector<prometheus::MetricFamily> Metrics::Impl::Collect() const {
 
 std::string Metrics::Expose() const { return Serialized(impl_->Collect()); }
 
-std::string Metrics::ExposeUnderVllmNames() const {
-  return Serialized(UnderVllmNames(impl_->Collect(), impl_->engine.model_name()));
+std::string Metrics::ExposeUnderVllmNames(const std::string& served_name) const {
+  return Serialized(
+      UnderVllmNames(impl_->Collect(), served_name.empty() ? impl_->engine.model_name() : served_name));
 }
 
 }  // namespace kvblend::server

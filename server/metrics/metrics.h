@@ -60,7 +60,8 @@ class Metrics {
   /// The whole exposition, text format 0.0.4.
   std::string Expose() const;
   /// What of it means what one of vLLM's metrics means, under vLLM's names (vllm_names.h).
-  std::string ExposeUnderVllmNames() const;
+  /// `served_name`: what clients call the model; empty: the name in its file.
+  std::string ExposeUnderVllmNames(const std::string& served_name = "") const;
 
  private:
   struct Impl;

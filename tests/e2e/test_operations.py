@@ -180,7 +180,7 @@ def test_failing_to_start_says_why(tmp_path):
     assert "/nonexistent.gguf" in failure(1, "--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
     text = tmp_path / "text.gguf"
     text.write_text("this is no model")
-    failure(1, "--model", text, *listen, "127.0.0.1:0")
+    failure(2, "--model", text, *listen, "127.0.0.1:0")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -196,7 +196,27 @@ def test_a_port_file_never_takes_the_place_of_a_device(tmp_path):
     """As one at /dev/null would for root, for all programs of the machine."""
     pipe = tmp_path / "ports"
     os.mkfifo(pipe)
-    said = failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+    said = failure(2, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
                    "--api-address", "none", "--port-file", pipe)
     assert f"--port-file is {pipe}, which is a pipe; allowed: a regular file, or a new name" in said
     assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("flags, said", [
+    (("--max-context-tokens", "100000"), "max-context-tokens is 100000; allowed: 0 (the model's own) to "),
+    (("--max-batch-tokens", "1"), "max-batch-tokens is 1; allowed: "),
+    (("--grpc-address", "127.0.0.1:99999"), "--grpc-address is '127.0.0.1:99999'; allowed: "),
+    (("--correction", __file__), f"{__file__}: "),
+])
+def test_a_setting_that_shows_to_be_wrong_late_is_a_bad_setting_too(flags, said):
+    """Supervisors tell by exit code 2 that starting it again does not help."""
+    addresses = ("--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0", "--api-address", "none")
+    done = run("kvblend-server", "--model", MODEL, "--no-self-check", *(addresses[2:] if "--grpc-address" in flags else addresses), *flags)
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr.splitlines()[-1]
+
+
+def test_a_taken_port_is_no_bad_setting(server):
+    done = run("kvblend-server", "--model", MODEL, "--grpc-address", f"127.0.0.1:{server.grpc_port}", "--http-address", "127.0.0.1:0",
+               "--api-address", "none")
+    assert done.returncode == 1 and "Address already in use" in done.stderr.splitlines()[-1], done.stderr

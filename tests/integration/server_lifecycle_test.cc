@@ -209,8 +209,20 @@ TEST_F(ServerLifecycleTest, SaysInOneLineWhyItDoesNotStart) {
   config_.port_file.clear();
   config_.grpc_address = "nowhere";
   const auto grpc = run(config_);
-  EXPECT_EQ(grpc.first, 1);
-  EXPECT_THAT(grpc.second, HasSubstr("can't listen for gRPC on nowhere"));
+  EXPECT_EQ(grpc.first, 2);
+  EXPECT_THAT(grpc.second, HasSubstr("--grpc-address is 'nowhere'; allowed: HOST:PORT"));
+  config_.grpc_address = "127.0.0.1:99999";
+  EXPECT_EQ(run(config_).first, 2);
+}
+
+TEST_F(ServerLifecycleTest, ASettingThatOnlyTheModelShowsToBeWrongIsABadSettingToo) {
+  const auto refuse = [](const EngineOptions&) -> absl::StatusOr<std::unique_ptr<Engine>> {
+    return absl::InvalidArgumentError("max-context-tokens is 100000; allowed: 0 to 8192");
+  };
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(RunServer(config_, refuse, stop_), 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("kvblend-server: max-context-tokens is 100000; allowed: 0 to 8192\n"));
 }
 
 }  // namespace

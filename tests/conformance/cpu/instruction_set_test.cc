@@ -41,6 +41,21 @@ TEST_F(InstructionSetDeathTest, Avx512HidesAmx) {
   }
 }
 
+// In the words of --gemm and KVBLEND_CPU: an operator has never heard of enumerators, or of oneDNN.
+TEST_F(InstructionSetDeathTest, AGemmThatIsNotHereIsNamedWithThoseThatAre) {
+  const auto ask = [](const char* instruction_set, CpuBackendOptions::Gemm gemm) {
+    setenv("KVBLEND_CPU", instruction_set, /*overwrite=*/1);
+    std::cerr << CreateCpuBackend({.num_threads = 1, .gemm = gemm}).status() << std::endl;
+    std::exit(3);
+  };
+  EXPECT_EXIT(ask("portable", CpuBackendOptions::Gemm::kInt8), testing::ExitedWithCode(3),
+              "gemm is 'int8', which needs AVX2; this processor has portable; allowed here: auto, f32\n");
+  if (!__builtin_cpu_supports("avx2")) GTEST_SKIP() << "no AVX2";
+  EXPECT_EXIT(ask("avx2", CpuBackendOptions::Gemm::kBF16), testing::ExitedWithCode(3),
+              "gemm is 'bf16', which needs AVX-512; this processor has avx2; "
+              "allowed here: auto, f32, int16, int8\n");
+}
+
 TEST_F(InstructionSetDeathTest, UnknownNamesAreRefused) {
   EXPECT_EXIT(TellBackend("fast"), testing::ExitedWithCode(3),
               "KVBLEND_CPU is 'fast'; allowed: portable, avx2, avx_vnni, avx512, amx");

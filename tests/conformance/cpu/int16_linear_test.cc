@@ -27,7 +27,7 @@ TEST(Int16GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
         << (*backend)->Describe();
   } else {
     EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(backend.status().message().find("gemm is kInt16, which needs AVX2"), absl::string_view::npos)
+    EXPECT_NE(backend.status().message().find("gemm is 'int16', which needs AVX2"), absl::string_view::npos)
         << backend.status();
   }
 }

@@ -34,7 +34,7 @@ TEST(Int8GemmTest, IsRefusedWhereTheProcessorDoesNotHaveIt) {
         << (*backend)->Describe();
   } else {
     EXPECT_EQ(backend.status().code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_NE(backend.status().message().find("gemm is kInt8, which needs AVX2"), absl::string_view::npos)
+    EXPECT_NE(backend.status().message().find("gemm is 'int8', which needs AVX2"), absl::string_view::npos)
         << backend.status();
   }
 }

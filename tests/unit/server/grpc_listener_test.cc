@@ -165,7 +165,9 @@ TEST(ListenerTest, AnAddressIsOneServers) {
   const auto wildcard = Listener::Open(absl::StrCat("0.0.0.0:", (*first)->port()), 2);
   EXPECT_THAT(std::string(wildcard.status().message()), HasSubstr("Address already in use"));
   for (const char* wrong : {"no such address", "127.0.0.1:65536", "127.0.0.1:http", ":50051", "unix:"}) {
-    EXPECT_EQ(Listener::Open(wrong, 2).status().code(), absl::StatusCode::kUnavailable) << wrong;
+    const absl::Status status = Listener::Open(wrong, 2).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << wrong;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("--grpc-address is '", wrong, "'")));
   }
 }
 

@@ -289,6 +289,9 @@ TEST(MetricsTest, VllmsNamesTellTheSame) {
     finished.set_reason(reason);
     metrics.ObserveGenerate(finished);
   }
+  // As /v1/models has it, which is how dashboards for several servers tell models apart.
+  EXPECT_THAT(metrics.ExposeUnderVllmNames("served"),
+              HasSubstr("vllm:prompt_tokens_total{model_name=\"served\"} 100"));
   const std::string page = metrics.ExposeUnderVllmNames();
   for (const std::string line :
        {"vllm:num_requests_waiting{model_name=\"m\"} 3", "vllm:prompt_tokens_total{model_name=\"m\"} 100",
