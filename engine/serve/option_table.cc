@@ -214,7 +214,7 @@ const std::vector<EngineOption>& EngineOptionTable() {
        "While a prompt waits in the queue, bring its stored chunks into main memory (on by default)",
        SwitchOption{In<&EngineOptions::prefetch_queued>}},
       {"load-pipeline-depth", kMemory, "N",
-       "How many layers are read ahead from disk or network while a layer is computed; all: every layer from the "
+       "How many layers are read ahead from disk or network while a layer is computed; 0 or all: every layer from the "
        "beginning",
        Int{In<&EngineOptions::load_pipeline_depth>, 0, kMaxLayers, "all"}},
 

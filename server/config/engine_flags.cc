@@ -23,7 +23,11 @@ void AddShare(const std::string& flag, const std::string& setting, std::map<std:
     throw CLI::ValidationError(
         absl::StrCat(flag, " has '", setting, "'; allowed: NAME=SHARE, with a number as SHARE"));
   }
-  shares[setting.substr(0, equals)] = share;
+  const std::string name = setting.substr(0, equals);
+  if (const auto [earlier, is_new] = shares.emplace(name, share); !is_new) {
+    throw CLI::ValidationError(absl::StrCat(flag, " has '", name, "' twice, with ", earlier->second, " and ",
+                                            share, "; allowed: every namespace once"));
+  }
 }
 
 constexpr char kRedisFlag[] = "--chunk-redis";
@@ -95,6 +99,7 @@ struct Adder {
         .add_option_function<std::vector<std::string>>(
             flag,
             [&by_name, name = flag](const std::vector<std::string>& settings) {
+              by_name.clear();
               for (const std::string& setting : settings) AddShare(name, setting, by_name);
             },
             option.help)

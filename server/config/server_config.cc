@@ -118,6 +118,7 @@ void AddApi(CLI::App& app, ApiConfig& api) {
          "--api-allowed-hosts", api.allowed_hosts,
          "On loopback without keys and TLS: Host headers to answer besides localhost and IP addresses; *: any")
       ->delimiter(',')
+      ->check(AHostName("--api-allowed-hosts"))
       ->type_name("NAME,...")
       ->group(kGroup);
   Add(app, kGroup, "api-model", api.model_id,
@@ -328,7 +329,9 @@ class SettingsFile : public CLI::ConfigTOML {
   // characters, such as "[]" and "=1".
   void CheckLines(const std::string& text) const {
     bool in_list = false;  // that an earlier line has begun
+    int number = 0;
     for (absl::string_view line : absl::StrSplit(text, '\n')) {
+      ++number;
       line = absl::StripAsciiWhitespace(line);
       if (in_list) {
         in_list = !absl::EndsWith(line, "]");
@@ -344,7 +347,18 @@ class SettingsFile : public CLI::ConfigTOML {
       const absl::string_view value =
           absl::StripAsciiWhitespace(parts.second.substr(0, parts.second.find('#')));
       in_list = value.size() > 1 && value.front() == '[' && value.back() != ']';
+      CheckIsOneValue(number, std::string(absl::StripAsciiWhitespace(parts.first)), value);
     }
+  }
+
+  // CLI11 would only say how many values it counts.
+  void CheckIsOneValue(int number, const std::string& name, absl::string_view value) const {
+    const CLI::Option* option = Find(name);
+    const bool takes_one = option != nullptr && option->get_items_expected_max() == 1;
+    if (!takes_one || value.empty() || absl::StrContains("\"'[", value.substr(0, 1))) return;
+    if (!absl::StrContains(value, ' ') && !absl::StrContains(value, '\t')) return;
+    Refuse("line ", number, ": ", name, " is '", value,
+           "'; allowed: one value, in quotes where it has blanks");
   }
 
   const CLI::Option* Find(const std::string& name) const {

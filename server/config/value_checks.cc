@@ -8,6 +8,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -116,6 +117,19 @@ CLI::Validator AServer(const std::string& flag) {
                    return absl::SimpleAtoi(absl::string_view(text).substr(colon + 1), &port) && port >= 1 &&
                           port <= kMaxPort;
                  });
+}
+
+CLI::Validator AHostName(const std::string& flag) {
+  return Checked(
+      flag, "names of hosts, such as rag.example.com, or * for any", "", [](const std::string& text) {
+        const absl::string_view host = absl::string_view(text).substr(0, text.rfind(':'));
+        const absl::string_view port = absl::string_view(text).substr(host.size());  // with its colon
+        const auto in_name = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("-_.", c); };
+        const auto is_digit = [](char c) { return absl::ascii_isdigit(c); };
+        return text == "*" ||
+               (!host.empty() && std::all_of(host.begin(), host.end(), in_name) &&
+                (port.empty() || (port.size() > 1 && std::all_of(port.begin() + 1, port.end(), is_digit))));
+      });
 }
 
 CLI::Validator ASize(const std::string& flag) {

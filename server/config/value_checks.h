@@ -39,6 +39,9 @@ CLI::Validator AFile(const std::string& flag);
 /// A server to connect to: "HOST:PORT", "[IPV6]:PORT", or one of gRPC's other names, such as "unix:PATH".
 CLI::Validator AServer(const std::string& flag);
 
+/// A name as it may stand in a Host header, perhaps with a port, or "*".
+CLI::Validator AHostName(const std::string& flag);
+
 /// Bytes, perhaps with a unit, which become a number of bytes.
 CLI::Validator ASize(const std::string& flag);
 

@@ -330,6 +330,12 @@ TEST_F(ServerConfigTest, BadSettingsEndWithCodeTwoAndOneLine) {
        ": --chunk-namespace-shares has 'big'; allowed: NAME=SHARE, with a number as SHARE;"},
       {{"--model=m", "--chunk-namespace-shares=a=0.1,big=0"},
        "namespace 'big' may fill is 0; allowed: above 0, at most 1"},
+      {{"--model=m", "--chunk-namespace-shares=a=0.5,b=0.1,a=0.001"},
+       ": --chunk-namespace-shares has 'a' twice, with 0.5 and 0.001; allowed: every namespace once;"},
+      {{"--model=m", "--api-allowed-hosts=rag.example.com,http://foo"},
+       ": --api-allowed-hosts is 'http://foo'; allowed: names of hosts, such as rag.example.com, or * for any;"},
+      {{"--model=m", "--api-allowed-hosts=*.wild.example"},
+       ": --api-allowed-hosts is '*.wild.example'; allowed: names of hosts"},
       {{"--model=m", "--chunk-namespace-shares=big=nan"}, "namespace 'big' may fill is nan"},
       {{"--model=m", "--tls-key=/dev/null"}, "--tls-certificate"},
       {{"--model=m", "--tls-client-ca=/dev/null"}, "--tls-certificate"},
@@ -418,6 +424,7 @@ TEST_F(ServerConfigTest, EveryLineOfTheFileIsASetting) {
   const ParsedConfig list = parse("api-allowed-hosts = [\"a\",  # two\n\"b\"\n]\nthreads = 3\n");
   ASSERT_TRUE(list.config) << list.error_output;
   EXPECT_EQ(list.config->engine.num_threads, 3);
+  EXPECT_TRUE(parse("device = cpu # or another\nmap-weights = 'two words'\n").config);
   const std::pair<const char*, const char*> cases[] = {
       {"threads=1\napi-key=/dev/null\n", "'api-key' is no setting"},
       {"api_keys=/dev/null\n", "'api_keys' is no setting"},
@@ -431,6 +438,8 @@ TEST_F(ServerConfigTest, EveryLineOfTheFileIsASetting) {
       {"= 1\n", "'' is no setting"},
       {"x\r\n", "'x' is no setting"},
       {"version=true\n", "'version' is no setting"},
+      {"threads=1\n# a remark\nchunk-store-bytes = 500 MB # of 2\n",
+       "line 3: chunk-store-bytes is '500 MB'; allowed: one value, in quotes where it has blanks"},
       {"threads=1\npage-size=8\nthreads=2\n", "'threads' is there twice"}};
   for (const auto& [lines, message] : cases) {
     const ParsedConfig parsed = parse(lines);
