@@ -38,23 +38,13 @@ absl::Status Quota::TakeRequest(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   ++use_.requests;
   requests_.Refill(tenant_.requests_per_minute, now);
-  tokens_.Refill(tenant_.computed_tokens_per_minute, now);
-  const auto reached = [](const Bucket& bucket, int64_t limit, double more) {
-    return limit > 0 && bucket.used + more > static_cast<double>(limit);
-  };
-  if (reached(requests_, tenant_.requests_per_minute, 1)) {
+  const int64_t limit = tenant_.requests_per_minute;
+  if (limit == 0) return absl::OkStatus();
+  if (const double excess = requests_.used + 1 - static_cast<double>(limit); excess > 0) {
     ++use_.refused_for_requests;
-    const int64_t limit = tenant_.requests_per_minute;
-    return WithRetryDelay(Exhausted(tenant_, "requests per minute", limit),
-                          TimeToLose(requests_.used + 1 - static_cast<double>(limit), limit));
+    return WithRetryDelay(Exhausted(tenant_, "requests per minute", limit), TimeToLose(excess, limit));
   }
-  if (reached(tokens_, tenant_.computed_tokens_per_minute, 0)) {
-    ++use_.refused_for_computed_tokens;
-    const int64_t limit = tenant_.computed_tokens_per_minute;
-    return WithRetryDelay(Exhausted(tenant_, "computed tokens per minute", limit),
-                          TimeToLose(tokens_.used - static_cast<double>(limit), limit));
-  }
-  if (tenant_.requests_per_minute > 0) requests_.used += 1;
+  requests_.used += 1;
   return absl::OkStatus();
 }
 

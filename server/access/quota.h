@@ -40,14 +40,16 @@ class Quota {
   /// The limits from now on; what was used stays used.
   void SetLimits(const Tenant& tenant);
 
-  /// Counts a call; every call comes here. kResourceExhausted names the limit, with when to try again
+  /// Counts a call; every call comes here, and only the limit of calls is asked: one that computes nothing
+  /// goes on when the tokens are used up. kResourceExhausted names the limit, with when to try again
   /// (base/retry_delay.h).
   absl::Status TakeRequest(absl::Time now);
 
   /// Takes one of the places of calls at once, until End. kResourceExhausted as TakeRequest.
   absl::Status Begin(Hold* hold);
   /// The same for a call that will compute about so many tokens, until EndComputing. While others compute,
-  /// its estimate must fit beside what they used and hold; alone it may be as large as it likes.
+  /// its estimate must fit beside what was used and they hold; alone it may be as large as it likes, once
+  /// nothing is owed.
   absl::Status BeginComputing(int64_t estimated_tokens, absl::Time now, Hold* hold);
   /// Nothing more will be computed; the place stays taken. Once more changes nothing, nor does it for a call
   /// that never began.

@@ -203,10 +203,10 @@ TEST_F(AccessTest, RequestsHaveTheTenantsNamespaceTurnAndQuota) {
   call->observer->OnPrompt(report);
   EXPECT_TRUE(quota->TakeRequest(absl::FromUnixSeconds(1)).ok());
   TextDelta delta;
-  delta.token_ids = {1, 2};
+  delta.token_ids.assign(1000, 1);
   call->observer->OnText(delta);
-  EXPECT_FALSE(quota->TakeRequest(absl::FromUnixSeconds(1)).ok());
   call->Finish(absl::OkStatus(), GenerateResult());
+  EXPECT_FALSE(a->Generate(Question(), {}, recorder).ok()) << "1,009 tokens were computed";
   EXPECT_EQ(recorder->events, 3);
   EXPECT_TRUE(recorder->done.ok());
   quota->SetLimits({.name = "ta", .chunk_namespace = "a", .concurrent_requests = 1});

@@ -1,6 +1,7 @@
 #include "server/access/quota.h"
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -47,11 +48,15 @@ TEST(QuotaTest, ComputedTokensAreOwed) {
   const absl::Time start = absl::FromUnixSeconds(1000);
   EXPECT_TRUE(quota.TakeRequest(start).ok());
   Quota::Hold call;
-  quota.AddComputedTokens(90, 0, &call);
-  EXPECT_FALSE(quota.TakeRequest(start + absl::Seconds(29)).ok());
-  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(31)).ok());
+  ASSERT_TRUE(quota.BeginComputing(90, start, &call).ok());
+  quota.AddComputedTokens(90, 90, &call);
+  quota.End(&call);
+  EXPECT_FALSE(quota.BeginComputing(0, start + absl::Seconds(29), &call).ok());
+  EXPECT_TRUE(quota.TakeRequest(start + absl::Seconds(29)).ok()) << "calls that compute nothing go on";
+  EXPECT_TRUE(quota.BeginComputing(0, start + absl::Seconds(31), &call).ok());
+  quota.End(&call);
   quota.SetLimits({.name = "t", .computed_tokens_per_minute = 10});
-  EXPECT_THAT(std::string(quota.TakeRequest(start + absl::Seconds(31)).message()),
+  EXPECT_THAT(std::string(quota.BeginComputing(0, start + absl::Seconds(31), &call).message()),
               HasSubstr("limit of 10 computed tokens per minute"));
 }
 
@@ -107,7 +112,7 @@ TEST(QuotaTest, CallsAtOnceHoldWhatTheyMayCompute) {
   EXPECT_FALSE(quota.BeginComputing(36, now, &refused).ok()) << "held: 10 and 10, used: 5";
   ASSERT_TRUE(quota.BeginComputing(35, now, &second).ok());
   quota.AddComputedTokens(100, 100, &third);  // ten times as much as it was thought to
-  EXPECT_FALSE(quota.TakeRequest(now).ok()) << "computed tokens are counted as they come";
+  EXPECT_FALSE(quota.BeginComputing(0, now, &refused).ok()) << "computed tokens are counted as they come";
   for (Quota::Hold* hold : {&first, &second, &third}) quota.EndComputing(hold);
   EXPECT_FALSE(quota.BeginComputing(0, now + absl::Seconds(44), &refused).ok()) << "105 were used";
   EXPECT_TRUE(quota.BeginComputing(0, now + absl::Seconds(46), &refused).ok());
@@ -187,15 +192,19 @@ TEST(QuotaTest, RefusalsSayWhenToComeBack) {
   Quota tokens({.name = "t", .computed_tokens_per_minute = 60});
   EXPECT_TRUE(requests.TakeRequest(start).ok());
   EXPECT_TRUE(requests.TakeRequest(start).ok());
-  EXPECT_TRUE(tokens.TakeRequest(start).ok());
   Quota::Hold call;
+  ASSERT_TRUE(tokens.BeginComputing(0, start, &call).ok());
   tokens.AddComputedTokens(90, 0, &call);
-  for (Quota* quota : {&requests, &tokens}) {
-    const absl::Status refused = quota->TakeRequest(start + absl::Seconds(20));
+  tokens.End(&call);
+  const auto take = [&](absl::Time time) { return requests.TakeRequest(time); };
+  const auto begin = [&](absl::Time time) { return tokens.BeginComputing(0, time, &call); };
+  using Ask = std::function<absl::Status(absl::Time)>;
+  for (const Ask& ask : {Ask(take), Ask(begin)}) {
+    const absl::Status refused = ask(start + absl::Seconds(20));
     const absl::Duration delay = RetryDelayOf(refused).value_or(absl::ZeroDuration());
     EXPECT_NEAR(absl::ToDoubleSeconds(delay), 10, 0.002) << refused;
-    EXPECT_FALSE(quota->TakeRequest(start + absl::Seconds(20) + delay - absl::Milliseconds(5)).ok());
-    EXPECT_TRUE(quota->TakeRequest(start + absl::Seconds(20) + delay).ok());
+    EXPECT_FALSE(ask(start + absl::Seconds(20) + delay - absl::Milliseconds(5)).ok());
+    EXPECT_TRUE(ask(start + absl::Seconds(20) + delay).ok());
   }
 }
 
@@ -209,16 +218,15 @@ TEST(QuotaTest, WhatIsUsedAndRefusedIsCounted) {
   EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // at once
   quota.AddComputedTokens(100, 5, &first);
   quota.End(&first);
-  EXPECT_FALSE(quota.TakeRequest(now).ok());                 // tokens
   EXPECT_FALSE(quota.BeginComputing(5, now, &second).ok());  // tokens
   ASSERT_TRUE(quota.TakeRequest(now + absl::Minutes(1)).ok());
   ASSERT_TRUE(quota.TakeRequest(now + absl::Minutes(1)).ok());
   EXPECT_FALSE(quota.TakeRequest(now + absl::Minutes(1)).ok());  // requests
   const TenantUse use = quota.use();
-  EXPECT_EQ(use.requests, 5);
+  EXPECT_EQ(use.requests, 4);
   EXPECT_EQ(use.computed_tokens, 100);
   EXPECT_EQ(use.refused_for_requests, 1);
-  EXPECT_EQ(use.refused_for_computed_tokens, 2);
+  EXPECT_EQ(use.refused_for_computed_tokens, 1);
   EXPECT_EQ(use.refused_for_concurrent, 1);
 }
 
