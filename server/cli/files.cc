@@ -3,7 +3,6 @@
 #include <fcntl.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -49,7 +48,7 @@ absl::Status CheckWritable(const std::string& path) {
     const server::Descriptor file(
         open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
     if (file.get() < 0) {
-      return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", std::strerror(errno)));
+      return WriteError(path, errno);
     }
   }
   if (is_new) std::filesystem::remove(path, ignored);

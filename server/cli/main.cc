@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/out_of_threads.h"
 #include "server/cli/app.h"
 #include "server/cli/cancellation.h"
 #include "server/cli/in_process_calls.h"
@@ -34,9 +35,9 @@ absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, C
     }
     return kvblend::server::MakeGrpcCalls(target);
   }
-  ProgressBar bar(terminal, "Loading the model");
+  ProgressBar bar(terminal, "Loading the model (MiB)");
   const auto on_load = [&bar](int64_t done_bytes, int64_t total_bytes) {
-    bar.Update(done_bytes >> 20, total_bytes >> 20, "MiB");
+    bar.Update(done_bytes >> 20, total_bytes >> 20, "");
   };
   return kvblend::server::cli::MakeInProcessCalls(connection.engine_options, cancellation, on_load);
 }
@@ -44,6 +45,7 @@ absl::StatusOr<std::shared_ptr<Calls>> MakeCalls(const Connection& connection, C
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvblend::SayWhenOutOfThreads("kvblend");
   // Standard output is for answers.
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvblend"));
   spdlog::set_level(spdlog::level::warn);

@@ -1,5 +1,6 @@
 #include "server/cli/terminal.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +33,13 @@ std::string Coloured(bool colour, std::string_view code, std::string_view text) 
   return result;
 }
 
+int ColumnsOfStandardError() {
+  winsize size = {};
+  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+bool IsInsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }  // of UTF-8
+
 }  // namespace
 
 Terminal Terminal::Standard() {
@@ -40,8 +48,22 @@ Terminal Terminal::Standard() {
   const char* term = std::getenv("TERM");
   const bool dumb = term == nullptr || std::string_view(term) == "dumb";
   const bool colour = is_terminal && !dumb && (no_colour == nullptr || *no_colour == '\0');
-  return Terminal{
-      .out = std::cout, .err = std::cerr, .err_is_terminal = is_terminal && !dumb, .colour = colour};
+  return Terminal{.out = std::cout,
+                  .err = std::cerr,
+                  .err_is_terminal = is_terminal && !dumb,
+                  .colour = colour,
+                  .columns = ColumnsOfStandardError};
+}
+
+void Terminal::Redraw(std::string line) {
+  // The last column stays free: some terminals go on in the next line once it is filled.
+  const auto width = static_cast<size_t>(std::max(columns == nullptr ? 0 : columns(), 0));
+  size_t seen = 0, bytes = 0;
+  for (; bytes < line.size(); ++bytes) {
+    if (!IsInsideCharacter(line[bytes]) && ++seen == width) break;
+  }
+  line.resize(bytes);
+  err << "\r\033[K" << line << std::flush;
 }
 
 void Terminal::PrintLine(std::string_view line) { out << line << std::endl; }
@@ -81,7 +103,7 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
   if (draws ? drawn_ && done < total && now - last_drawn_ < kRedrawInterval : now - last_drawn_ < line_every_)
     return;
   last_drawn_ = now;
-  std::string line = draws ? "\r\033[K" + label_ : label_;
+  std::string line = label_;
   if (draws) {
     const double share =
         total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0;
@@ -95,9 +117,12 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
     absl::StrAppend(&line, ", ", HumanSeconds(left), " left");
   }
   if (!note.empty()) line.append("  ").append(note);
-  if (!draws) line.append("\n");
-  terminal_.err << line << std::flush;
   drawn_ = draws;
+  if (draws) {
+    terminal_.Redraw(std::move(line));
+  } else {
+    terminal_.err << line << std::endl;
+  }
 }
 
 std::string OnOneLine(std::string_view text) {

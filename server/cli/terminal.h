@@ -23,6 +23,7 @@ struct Terminal {
   std::ostream& err;
   bool err_is_terminal = false;  // progress bars only then
   bool colour = false;           // on `err`; never when NO_COLOR is set
+  int (*columns)() = nullptr;    // of `err` now, which a person may make narrower; 0 or null: not known
 
   /// The process's own streams.
   static Terminal Standard();
@@ -34,6 +35,9 @@ struct Terminal {
   /// "error: ..." on err; `code` is named for machines that read logs.
   void PrintError(const absl::Status& status);
   void PrintWarning(std::string_view message);
+  /// Draws `line` in the place of the one that was drawn before. Its end is left out where it would break
+  /// into two, of which the next would replace only one.
+  void Redraw(std::string line);
   /// A line that a person may skip, dimmed where colours are on.
   void PrintNote(std::string_view line);
 };

@@ -141,13 +141,19 @@ absl::StatusOr<std::string> ReadFirstLine(const std::string& path, size_t max_by
   return CannotRead(path, "its first line has more than ", max_bytes, " bytes; allowed: ", what);
 }
 
+absl::Status WriteError(const std::string& path, int error) {
+  const bool is_disk = error == ENOSPC || error == EDQUOT || error == EIO;
+  const absl::Status status = CannotWrite(path, Reason(error));
+  return is_disk ? absl::FailedPreconditionError(status.message()) : status;
+}
+
 absl::StatusOr<Descriptor> OpenToWrite(const std::string& path, absl::Duration patience) {
   const absl::Time end = SteadyNow() + patience;
   for (;;) {
     Descriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666));
     if (file.get() < 0) {
       const int error = errno;
-      if (error != ENXIO) return CannotWrite(path, Reason(error));
+      if (error != ENXIO) return WriteError(path, error);
       if (IsSocket(path)) return CannotWrite(path, "it is a socket; allowed: a file, or a pipe that is read");
       if (SteadyNow() < end) {
         absl::SleepFor(kLookEvery);
@@ -157,7 +163,7 @@ absl::StatusOr<Descriptor> OpenToWrite(const std::string& path, absl::Duration p
     }
     struct stat found;
     if (fstat(file.get(), &found) != 0 || (S_ISREG(found.st_mode) && ftruncate(file.get(), 0) != 0)) {
-      return CannotWrite(path, Reason(errno));
+      return WriteError(path, errno);
     }
     MakeBlocking(file.get());
     return file;
@@ -168,7 +174,7 @@ absl::Status WriteAll(const Descriptor& file, const std::string& path, std::stri
   while (!bytes.empty()) {
     const ssize_t written = write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return CannotWrite(path, Reason(errno));
+    if (written < 0) return WriteError(path, errno);
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return absl::OkStatus();

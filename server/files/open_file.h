@@ -51,12 +51,16 @@ absl::StatusOr<std::string> ReadNamed(const std::string& path, Allowed allowed,
 absl::StatusOr<std::string> ReadFirstLine(const std::string& path, size_t max_bytes, const char* what,
                                           absl::Duration patience = kPipePatience);
 
+/// "cannot write PATH: " and the reason that `error` (errno) is: kFailedPrecondition where the disk is full
+/// or fails, else kInvalidArgument, since then it is the path.
+absl::Status WriteError(const std::string& path, int error);
+
 /// Opens a file to be written: a regular one is emptied, and made if there is none; into a pipe or device
-/// goes what is written. A pipe that nobody has opened for reading within `patience` is refused.
-/// kInvalidArgument.
+/// goes what is written. A pipe that nobody has opened for reading within `patience` is refused. Errors are
+/// those of WriteError.
 absl::StatusOr<Descriptor> OpenToWrite(const std::string& path, absl::Duration patience = kPipePatience);
 
-/// kInvalidArgument where it does not go there. For OpenToWrite's `path`.
+/// As WriteError where it does not go there. For OpenToWrite's `path`.
 absl::Status WriteAll(const Descriptor& file, const std::string& path, std::string_view bytes);
 
 /// Whether a file may be renamed to `path` without loss: nothing but a regular file may be there, since

@@ -2,6 +2,7 @@
 #include <iostream>
 
 #include "absl/time/clock.h"
+#include "base/out_of_threads.h"
 #include "engine/api/engine.h"
 #include "server/config/server_config.h"
 #include "server/main/load_log.h"
@@ -12,6 +13,7 @@
 #include "spdlog/spdlog.h"
 
 int main(int argc, char** argv) {
+  kvblend::SayWhenOutOfThreads("kvblend-server");
   kvblend::server::IgnoreWriteSignals();
   kvblend::server::StopSignals stop_signals;
   const kvblend::server::ParsedConfig parsed = kvblend::server::ParseConfig(argc, argv, KVBLEND_VERSION);

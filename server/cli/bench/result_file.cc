@@ -28,7 +28,9 @@ absl::Status WithPath(const std::string& path, const absl::Status& status) {
 }
 
 absl::Status FileError(const std::string& path, const char* what) {
-  return absl::InvalidArgumentError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
+  const int error = errno;
+  return absl::Status(WriteError(path, error).code(),
+                      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
 }
 
 /// What was written whole: the content up to its last newline.

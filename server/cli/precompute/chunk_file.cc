@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -52,7 +51,7 @@ absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk&
 absl::Status ChunkFile::Finish() {
   if (stream_ != nullptr) return absl::OkStatus();
   if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+    return WriteError(path_, errno);
   }
   file_ = server::Descriptor();
   return absl::OkStatus();

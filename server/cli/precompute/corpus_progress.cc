@@ -37,8 +37,8 @@ void CorpusProgress::Update(const std::function<void(CorpusCounts&)>& change) {
     return;
   }
   const int filled = static_cast<int>(std::lround(Share() * kCorpusBarWidth));
-  terminal_.err << "\r\033[K[" << std::string(filled, '#') << std::string(kCorpusBarWidth - filled, '-')
-                << "] " << Describe(now) << std::flush;
+  terminal_.Redraw(absl::StrCat("[", std::string(filled, '#'), std::string(kCorpusBarWidth - filled, '-'),
+                                "] ", Describe(now)));
   drawn_ = true;
 }
 

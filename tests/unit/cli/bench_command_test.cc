@@ -62,7 +62,7 @@ TEST_F(BenchCommandTest, AFileThatCannotBeWrittenIsRefusedBeforeTheFirstQuestion
   EXPECT_FALSE(std::filesystem::exists(Path("rows")));
   // What fails only now costs neither the table nor the other file.
   const std::string rows = Path("rows");
-  EXPECT_EQ(RunLine(line + " --per-question /dev/full --json " + rows), 2);
+  EXPECT_EQ(RunLine(line + " --per-question /dev/full --json " + rows), 1);
   EXPECT_THAT(Err(), HasSubstr("cannot write /dev/full"));
   EXPECT_THAT(Out(), HasSubstr("questions: 1"));
   EXPECT_THAT(*ReadFileOrStdin(rows), HasSubstr("\"mode\":\"full\""));

@@ -67,6 +67,15 @@ TEST_F(CorpusProgressTest, ABarOnTerminals) {
   EXPECT_THAT(err_.str(), testing::EndsWith("\r\033[K"));
 }
 
+// The rest of a line that breaks into two would stay on the screen, once for every redraw.
+TEST_F(CorpusProgressTest, ABarIsOneLineOfANarrowTerminal) {
+  terminal_.columns = [] { return 30; };
+  auto progress = Make(true);
+  now_ += absl::Seconds(2);
+  AddComputed(progress, 500, 50);
+  EXPECT_EQ(err_.str(), "\r\033[K[########--------] 50%  1 chu");
+}
+
 TEST_F(CorpusProgressTest, WhatWasThereSaysNothingOfTheTimeLeft) {
   auto progress = Make(false);
   progress.Update([](CorpusCounts& counts) {

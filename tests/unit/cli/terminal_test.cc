@@ -55,6 +55,19 @@ TEST(ProgressBarTest, DrawsOnTerminalsAndCleansUp) {
   EXPECT_EQ(streams.out.str(), "");
 }
 
+TEST(ProgressBarTest, IsOneLineOfANarrowTerminal) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/true};
+  terminal.columns = [] { return 40; };
+  ProgressBar bar(terminal, "Work");
+  bar.Update(1, 4, "caf\xc3\xa9s and more");
+  EXPECT_EQ(streams.err.str(), "\r\033[KWork [######------------------] 1/4  ca");
+  terminal.columns = [] { return 43; };
+  terminal.Redraw("Work [######------------------] 1/4  caf\xc3\xa9s and more");
+  EXPECT_THAT(streams.err.str(),
+              testing::EndsWith("\r\033[KWork [######------------------] 1/4  caf\xc3\xa9s"));
+}
+
 TEST(ProgressBarTest, SilentElsewhere) {
   Streams streams;
   Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/false};

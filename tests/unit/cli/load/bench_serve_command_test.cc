@@ -66,7 +66,7 @@ TEST_F(BenchServeCommandTest, AFileThatCannotBeWrittenIsRefusedBeforeTheLoad) {
   EXPECT_THAT(calls_.log, IsEmpty());
   // What fails only now costs neither the table nor the other file.
   const std::string rows = (folder_ / "rows").string();
-  EXPECT_EQ(Serve(line + " --html /dev/full --json " + rows), 2);
+  EXPECT_EQ(Serve(line + " --html /dev/full --json " + rows), 1);
   EXPECT_THAT(Err(), HasSubstr("cannot write /dev/full"));
   EXPECT_THAT(Out(), HasSubstr("goodput"));
   EXPECT_THAT(*ReadFileOrStdin(rows), HasSubstr("\"mode\":\"reuse\""));
