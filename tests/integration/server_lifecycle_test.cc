@@ -115,6 +115,7 @@ class ServerLifecycleTest : public ::testing::Test {
 };
 
 TEST_F(ServerLifecycleTest, LoadsServesDrainsAndStops) {
+  config_.api.model_id = "served";
   Start();
   EXPECT_EQ(http_->Get("/healthz")->status, 200);
   EXPECT_EQ(http_->Get("/readyz")->status, 503);
@@ -130,6 +131,8 @@ TEST_F(ServerLifecycleTest, LoadsServesDrainsAndStops) {
   }
   EXPECT_THAT(http_->Get("/metrics")->body, HasSubstr("kvblend_ready 1"));
   EXPECT_THAT(http_->Get("/metrics")->body, HasSubstr("kvblend_num_requests_waiting 3"));
+  EXPECT_THAT(http_->Get("/metrics/vllm")->body,
+              HasSubstr("vllm:num_requests_waiting{model_name=\"served\"} 3"));
   grpc::ClientContext context;
   const auto reader = Generate(context);
   const auto call = engine_->NextGenerate();

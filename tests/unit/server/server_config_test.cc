@@ -205,6 +205,8 @@ TEST_F(ServerConfigTest, ARatioAndADepthAreNumbersToo) {
   EXPECT_EQ(parsed.config->engine.ratio.mode, RatioMode::kFixed);
   EXPECT_EQ(parsed.config->engine.ratio.ratio, 0.05);
   EXPECT_EQ(parsed.config->engine.load_pipeline_depth, 7);
+  EXPECT_EQ(Parse({"--model=m", "--load-pipeline-depth=0"}).config->engine.load_pipeline_depth, 0);
+  EXPECT_THAT(Parse({"--help"}).output, HasSubstr("0 or all: every layer")) << "and not none";
 }
 
 TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
