@@ -229,20 +229,19 @@ class _Progress:
 
     async def trace(self, _: str, info: dict[str, Any]) -> None:
         stream = info.get("return_value")
-        self._just_connected = isinstance(stream, httpcore.AsyncNetworkStream)
-        if self._is_over:
-            self._is_over = False  # what httpcore tells of its tidying up is not to be interrupted
+        before, self._just_connected = self._just_connected, isinstance(stream, httpcore.AsyncNetworkStream)
+        if isinstance(stream, httpcore.AsyncNetworkStream) and (self._is_over or self._is_closed()):
+            await stream.aclose()  # close() knew nothing of it
+        if self._is_over and (before or self._just_connected):
+            self._is_over = False
             raise asyncio.CancelledError
-        if isinstance(stream, httpcore.AsyncNetworkStream) and self._is_closed():
-            await stream.aclose()  # it was made behind the back of close()
 
     def cancel(self, sending: asyncio.Future[httpx.Response]) -> None:
-        """Between opening a connection and beginning to write to it, httpcore (1.0.9) forgets on a
-        cancellation whose it is: it stays open, and in the pool, for ever. No byte is waited for there, so
-        the next step is soon."""
-        if self._just_connected:
-            self._is_over = True
-        else:
+        """Between opening a connection and beginning to write to it, httpcore (1.0.9) forgets on a cancellation
+        whose it is: it stays open, and in the pool, for ever. No byte is waited for there, so the next step is
+        soon. And as the connection is made, anyio (4.16) loses a cancellation on Python 3.10."""
+        self._is_over = True
+        if not self._just_connected:
             sending.cancel()
 
 
