@@ -162,6 +162,11 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
   // A header must never stand over sections that are not its own.
   if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));
+  {
+    // What was to be erased is gone, so that lookups may find what is written now.
+    absl::MutexLock lock(&mutex_);
+    pending_erasures_.Erase(address.key);
+  }
   if (absl::Status status = writer_.Write(header, header_bytes, kv); !status.ok()) {
     Remove(address);  // what cannot be found is not kept
     return status;
@@ -169,7 +174,6 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration(), period);
   {
     absl::MutexLock lock(&mutex_);
-    pending_erasures_.Erase(address.key);
     ++stats_.puts;
     stats_.put_bytes += header.total_bytes();
   }
@@ -192,7 +196,8 @@ bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found
   absl::MutexLock lock(&mutex_);
   ++stats_.lookups;
   const bool erased = header.ok() && IsToBeErased(header->address);
-  if (header.ok() || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
+  // While it stands there it is still to be erased: nobody hears whether Redis does what it is told now.
+  if ((header.ok() && !erased) || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
   switch (header.status().code()) {
     case absl::StatusCode::kOk:
       ++(erased ? stats_.misses : stats_.hits);

@@ -112,8 +112,8 @@ class RedisTier final : public LowerTier {
                               int64_t /*limit*/) const override {
     return {};
   }
-  /// kUnavailable: Redis does not answer; no lookup of this process finds the entry, which the next one that
-  /// could removes.
+  /// kUnavailable: Redis does not answer or refuses; no lookup of this process finds the entry, and each that
+  /// could tries to remove it, until it is gone.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound: nothing is pinned here.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
@@ -155,8 +155,8 @@ class RedisTier final : public LowerTier {
     uint64_t period;  // a node that was away may have been restarted, and Redis keeps nothing
   };
   redis::KnownKeys<Known> known_ ABSL_GUARDED_BY(mutex_);  // there
-  /// Those that were to be erased, but could not be: misses, until they can. With the namespace that the
-  /// entry must be of.
+  /// Those that were to be erased, but could not be: misses, until they are known to be gone. With the
+  /// namespace that the entry must be of.
   redis::KnownKeys<std::optional<std::string>> pending_erasures_ ABSL_GUARDED_BY(mutex_);
   mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the cluster's client counts
 
