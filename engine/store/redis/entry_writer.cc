@@ -79,6 +79,10 @@ void EntryWriter::Remove(const ChunkKey& key, int32_t num_layers) {
   cluster_.Send(MakeCommand(Lane::kWrite, sections));
 }
 
+void EntryWriter::RemoveIncomplete(const ChunkKey& key) {
+  cluster_.Send(MakeCommand(Lane::kWrite, {"UNLINK", EntryKeys(key).Header()}));
+}
+
 void EntryWriter::RemoveAllLayers(const ChunkKey& key) { Remove(key, kLayersOfUnknown); }
 
 void EntryWriter::RefreshTtl(const ChunkKey& key, int32_t num_layers) {

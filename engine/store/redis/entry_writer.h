@@ -32,6 +32,9 @@ class EntryWriter {
 
   // Sent, and not waited for.
   void Remove(const ChunkKey& key, int32_t num_layers);
+  /// For an entry of which sections are missing. Others may be those of a Put under way, which would then put
+  /// its header over what was removed; they are the next Put's to replace, or go when their time is over.
+  void RemoveIncomplete(const ChunkKey& key);
   /// Where the header can't be read, so that nobody knows how many layers there are.
   void RemoveAllLayers(const ChunkKey& key);
   void RefreshTtl(const ChunkKey& key, int32_t num_layers);

@@ -238,9 +238,13 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
     if (!header.ok()) {
       if (absl::IsDataLoss(header.status())) {
         spdlog::debug("chunk store in Redis: chunk {} removed: {}", key.ToHex(), header.status().ToString());
-        writer_.RemoveAllLayers(key);
+        Forget(key);
+        if (without_sections) {
+          writer_.RemoveIncomplete(key);
+        } else {
+          writer_.RemoveAllLayers(key);
+        }
       }
-      if (absl::IsDataLoss(header.status())) Forget(key);
       if (absl::IsNotFound(header.status())) Miss(key, periods[i]);
       opened.emplace_back(header.status());
       continue;
@@ -275,7 +279,13 @@ void RedisTier::ReportRead(const EntryHeader& header, const redis::RedisEntry::O
     }
     if (outcome.is_lost) ++(outcome.without_section ? stats_.incomplete_entries : stats_.damaged_entries);
   }
-  if (outcome.is_lost) Remove(header.address);
+  if (!outcome.is_lost) return;
+  if (outcome.without_section) {
+    Forget(header.address.key);
+    writer_.RemoveIncomplete(header.address.key);
+  } else {
+    Remove(header.address);
+  }
 }
 
 std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,
