@@ -89,7 +89,8 @@ RedisTier::~RedisTier() = default;
 
 void RedisTier::Remember(const ChunkKey& key, absl::Duration left, uint64_t period) {
   absl::MutexLock lock(&mutex_);
-  known_.Insert(key, {options_.now() + std::min(left * 0.9, kRemember), period});
+  const absl::Time now = options_.now();
+  known_.Insert(key, {now + std::min(left * 0.9, kRemember), now + left, period});
 }
 
 void RedisTier::Forget(const ChunkKey& key) {
@@ -151,11 +152,15 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
     absl::MutexLock lock(&mutex_);
     // Whoever has erased the chunk and puts it again wants it there.
     is_whole = pending_erasures_.Find(address.key) == nullptr;
-    if (is_whole) ++stats_.duplicate_puts;
   }
   if (is_whole) {
-    Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) / 2 : absl::InfiniteDuration(),
-             period);
+    // It stays as long as if it were written now, unless it has gone meanwhile.
+    KVBLEND_ASSIGN_OR_RETURN(is_whole, Prolong(address));
+  }
+  if (is_whole) {
+    Remember(address.key, lifetime(), period);
+    absl::MutexLock lock(&mutex_);
+    ++stats_.duplicate_puts;
     return absl::OkStatus();
   }
   const EntryHeader header = HeaderOf(address, kv, options, options_.date());
@@ -171,7 +176,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
     Remove(address);  // what cannot be found is not kept
     return status;
   }
-  Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration(), period);
+  Remember(address.key, lifetime(), period);
   {
     absl::MutexLock lock(&mutex_);
     ++stats_.puts;
@@ -181,6 +186,35 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   absl::MutexLock lock(&mutex_);
   ++stats_.index_errors;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RedisTier::Prolong(const ChunkAddress& address) {
+  if (ttl_seconds_ == 0) return true;
+  KVBLEND_ASSIGN_OR_RETURN(const bool is_there, writer_.Prolong(address.key, address.format.num_layers));
+  if (!is_there) return false;
+  content_.RefreshTtl(address.content_key);
+  absl::MutexLock lock(&mutex_);
+  ++stats_.ttl_refreshes;
+  return true;
+}
+
+void RedisTier::NoteUse(const ChunkAddress& address) {
+  const uint64_t period = PeriodOf(address.key);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (IsToBeErased(address)) return;
+    const Known* known = known_.Find(address.key);
+    const bool is_fresh =
+        known != nullptr && known->period == period && known->expires - options_.now() >= lifetime() / 2;
+    if (is_fresh) return;
+  }
+  const absl::StatusOr<bool> is_there = Prolong(address);
+  if (!is_there.ok()) return;  // the next use that is told of, or a lookup, tries again
+  if (*is_there) {
+    Remember(address.key, lifetime(), period);
+  } else {
+    Miss(address.key, period);
+  }
 }
 
 void RedisTier::Remove(const ChunkAddress& address) {
@@ -249,13 +283,15 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
       opened.emplace_back(header.status());
       continue;
     }
-    Remember(key, time_left.value_or(absl::InfiniteDuration()), periods[i]);
-    if (ttl_seconds_ > 0 && time_left.has_value() && *time_left < absl::Seconds(ttl_seconds_) / 2) {
+    absl::Duration left = time_left.value_or(absl::InfiniteDuration());
+    if (ttl_seconds_ > 0 && left < lifetime() / 2) {
       writer_.RefreshTtl(key, header->address.format.num_layers);
       content_.RefreshTtl(header->address.content_key);
+      left = lifetime();  // a Redis that refuses this would refuse to store the entry again, too
       absl::MutexLock lock(&mutex_);
       ++stats_.ttl_refreshes;
     }
+    Remember(key, left, periods[i]);
     opened.emplace_back(std::make_shared<redis::RedisEntry>(
         *cluster_, *std::move(header),
         [this](const EntryHeader& read, const redis::RedisEntry::Outcome& outcome) {
