@@ -57,6 +57,7 @@ struct Entry {
   bool proven = false;    // stored on purpose, or asked for again since then
   int64_t hits = 0;
   absl::Time last_used;
+  absl::Time use_told = absl::InfinitePast();  // when the lower tiers last heard that it is used
 
   // Guarded by the store's mutex; only the index changes them.
   int64_t handles = 0;

@@ -66,11 +66,19 @@ ChunkStore::Entry* ChunkStore::FindUsable(const ChunkKey& key, Leftovers& leftov
   return nullptr;
 }
 
+void ChunkStore::NoteUse(Entry* entry) {
+  const absl::Duration since = entry->last_used - entry->use_told;  // below zero: the clock was set back
+  if (since >= absl::ZeroDuration() && since < lower_.use_interval()) return;
+  entry->use_told = entry->last_used;
+  lower_.QueueUse(entry->address);
+}
+
 ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads* reads, bool is_use) {
   if (is_use) {
     ++entry->hits;
     if (!std::exchange(entry->unused, false)) entry->proven = true;
     entry->last_used = options_.now();
+    NoteUse(entry);
   }
   index_.AddHandle(entry);
   const bool is_whole = entry->is_whole();

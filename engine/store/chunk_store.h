@@ -14,7 +14,8 @@
 //
 // The lower tiers: what is inserted is also written there, in the background. What a lookup finds only there
 // becomes an entry in host memory at once, and its layers arrive while the caller computes with the first
-// ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked.
+// ones. An entry that can't be read is a miss from then on; nothing that was read is used unchecked. A tier
+// whose entries go by time hears, in the background, of those that are used from memory.
 //
 // Placement: an entry is evicted as EvictionQueue says, within its namespace's quota first. What is evicted
 // from memory, or read from a lower tier other than the first, and was asked for more than once or by
@@ -196,6 +197,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
                                                bool is_use);
   /// The resident entry; one that could not be read is taken out.
   Entry* FindUsable(const ChunkKey& key, Leftovers& leftovers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Tells the lower tiers now and then that the entry is used: they are not asked while memory has it.
+  void NoteUse(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// What is missing of the entry is added to `reads`, unless that is null.
   ChunkHandle HandOut(Entry* entry, PromptReads* reads, bool is_use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Looks in the lower tiers for what is missing in `found`, which is in the order of `keys`.

@@ -86,7 +86,7 @@ class LowerTier {
   /// another machine restarts, or after some time.
   virtual bool durable() const = 0;
 
-  /// Stores an entry, whole or not at all; OK at once when it is already there. Blocks.
+  /// Stores an entry, whole or not at all; when it is already there, its lifetime begins anew. Blocks.
   /// kInvalidArgument: as CheckStorable and EncodeEntryHeader say.
   virtual absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) = 0;
 
@@ -114,6 +114,11 @@ class LowerTier {
   /// The first `limit` entries after `after`; none where they can't be listed.
   virtual std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                                       int64_t limit) const = 0;
+
+  /// How long an entry stays after the last use that the tier knows of; InfiniteDuration: uses don't matter.
+  virtual absl::Duration lifetime() const { return absl::InfiniteDuration(); }
+  /// An entry, if it is there, was used from a tier above: its lifetime begins anew. May block as Put does.
+  virtual void NoteUse(const ChunkAddress& /*address*/) {}
 
   /// Erases an entry; returns whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;

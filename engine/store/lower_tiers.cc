@@ -36,6 +36,7 @@ LowerTiers::LowerTiers(std::vector<std::unique_ptr<LowerTier>> tiers, HostMemory
                        int64_t max_queued_write_bytes, std::function<absl::Time()> now)
     : memory_(memory), now_(std::move(now)) {
   for (std::unique_ptr<LowerTier>& tier : tiers) {
+    use_interval_ = std::min(use_interval_, tier->lifetime() / kUsesPerLifetime);
     auto writes = std::make_unique<WriteBehind>(*tier, max_queued_write_bytes);
     levels_.push_back({std::move(tier), std::move(writes)});
   }
@@ -208,6 +209,12 @@ void LowerTiers::ForgetIfGone(const ChunkKey& key) {
 void LowerTiers::QueuePin(const ChunkAddress& address) {
   for (const Level& level : levels_) {
     if (level.tier->durable()) level.writes->EnqueuePin(address);
+  }
+}
+
+void LowerTiers::QueueUse(const ChunkAddress& address) {
+  for (const Level& level : levels_) {
+    if (level.tier->lifetime() < absl::InfiniteDuration()) level.writes->EnqueueUse(address);
   }
 }
 

@@ -36,6 +36,9 @@ class LowerTiers {
  public:
   /// How long an entry that a tier failed to read is not asked for there.
   static constexpr absl::Duration kRetryUnreadable = absl::Minutes(1);
+  /// How often a tier hears of uses of an entry within its lifetime. A tier that prolongs an entry once half
+  /// of that has passed then never has one, while it is used, with less than 3/8 of it left.
+  static constexpr int32_t kUsesPerLifetime = 8;
   /// Entries that are read at once to be written further down. Beyond it, what is evicted is gone.
   static constexpr int32_t kMaxDemotions = 4;
 
@@ -75,7 +78,12 @@ class LowerTiers {
   /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for
   /// that too. If the tier refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);
-  /// Drops the queued entries for which `unwanted` is true; waits for those that are being written.
+  /// Tells the tiers whose entries go by time that this one is used, in the background. Cheap, but for the
+  /// tiers' work; once per use_interval() is often enough.
+  void QueueUse(const ChunkAddress& address);
+  /// InfiniteDuration: no tier wants to know.
+  absl::Duration use_interval() const { return use_interval_; }
+  /// Drops what is queued of entries for which `unwanted` is true; waits for what is under way.
   void CancelWrites(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
   /// Waits until no tier has this entry in its queue. kDeadlineExceeded.
   absl::Status WaitUntilWritten(const ChunkKey& key, absl::Time deadline);
@@ -130,6 +138,7 @@ class LowerTiers {
   Erasures erasures_;
   std::atomic<int32_t> demotions_{0};  // under way
   std::vector<Level> levels_;
+  absl::Duration use_interval_ = absl::InfiniteDuration();  // set by the constructor
 
   absl::Mutex mutex_;
   OnceAMinute warn_erasure_ ABSL_GUARDED_BY(mutex_);

@@ -60,11 +60,32 @@ void WriteBehind::QueuePin(const ChunkAddress& address) {
   queue_.push_back({.address = address, .kv = nullptr, .pinned = true, .options = {}});
 }
 
+void WriteBehind::EnqueueUse(const ChunkAddress& address) {
+  absl::MutexLock lock(&mutex_);
+  if (uses_.size() < kMaxQueuedUses && !IsQueued(address.key)) uses_.push_back(address);
+}
+
+void WriteBehind::TellUse() {
+  const ChunkAddress address = std::move(uses_.front());
+  uses_.pop_front();
+  telling_ = address;
+  mutex_.Unlock();
+  tier_.NoteUse(address);
+  mutex_.Lock();
+  telling_.reset();
+}
+
 void WriteBehind::Run() {
   absl::MutexLock lock(&mutex_);
   while (true) {
-    const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || !queue_.empty(); };
+    const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return stop_ || !queue_.empty() || !uses_.empty();
+    };
     mutex_.Await(absl::Condition(&work));
+    if (!uses_.empty()) {  // first: they are short, and few
+      TellUse();
+      continue;
+    }
     if (queue_.empty()) return;
     Item item = std::move(queue_.front());
     queue_.pop_front();
@@ -112,6 +133,7 @@ void WriteBehind::ForgetFailure(const ChunkKey& key) {
 
 void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) {
   absl::MutexLock lock(&mutex_);
+  std::erase_if(uses_, unwanted);
   for (auto it = queue_.begin(); it != queue_.end();) {
     if (!unwanted(it->address)) {
       ++it;
@@ -121,12 +143,14 @@ void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) 
     stats_.queued_bytes -= it->bytes();
     it = queue_.erase(it);
   }
-  if (!writing_.has_value() || !unwanted(*writing_)) return;
-  const ChunkKey key = writing_->key;
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-    return !writing_.has_value() || writing_->key != key;
-  };
-  mutex_.Await(absl::Condition(&done));
+  for (const std::optional<ChunkAddress>* busy : {&writing_, &telling_}) {
+    if (!busy->has_value() || !unwanted(**busy)) continue;
+    const ChunkKey key = (*busy)->key;
+    const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return !busy->has_value() || (*busy)->key != key;
+    };
+    mutex_.Await(absl::Condition(&done));
+  }
 }
 
 absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {
@@ -141,7 +165,9 @@ absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {
 
 absl::Status WriteBehind::Flush(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stats_.queued_entries == 0; };
+  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stats_.queued_entries == 0 && uses_.empty() && !telling_.has_value();
+  };
   if (mutex_.AwaitWithDeadline(absl::Condition(&done), deadline)) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat(stats_.queued_entries, " chunks are still to be written"));
 }

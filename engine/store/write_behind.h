@@ -1,4 +1,4 @@
-// Writes new entries to a lower tier in the background.
+// Writes new entries to a lower tier in the background, and tells it of those that are used.
 #pragma once
 
 #include <cstdint>
@@ -45,18 +45,23 @@ class WriteBehind {
   /// Pins an entry of the tier, after what is queued.
   void EnqueuePin(const ChunkAddress& address);
 
-  /// Drops the queued entries for which `unwanted` is true; waits for the end of one being written.
+  /// Tells the tier that an entry is used, unless that is about to be written, when its lifetime begins
+  /// anyway. Dropped when kMaxQueuedUses wait, which only costs a later miss.
+  void EnqueueUse(const ChunkAddress& address);
+
+  /// Drops what is queued of entries for which `unwanted` is true; waits for the end of what is under way.
   void Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted);
 
   /// Waits until this entry is no longer queued and says what became of it, as long as that is remembered
   /// (the last kRememberedFailures failures are). kDeadlineExceeded.
   absl::Status WaitFor(const ChunkKey& key, absl::Time deadline);
-  /// Waits until nothing is queued. kDeadlineExceeded.
+  /// Waits until nothing is queued, uses included. kDeadlineExceeded.
   absl::Status Flush(absl::Time deadline);
 
   Stats stats() const;
 
   static constexpr int32_t kRememberedFailures = 256;
+  static constexpr size_t kMaxQueuedUses = 10'000;
 
  private:
   struct Item {
@@ -68,6 +73,7 @@ class WriteBehind {
   };
 
   void Run();
+  void TellUse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetFailure(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -80,6 +86,8 @@ class WriteBehind {
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
   bool writing_pins_ ABSL_GUARDED_BY(mutex_) = false;  // whether what is being written is to be pinned
+  std::deque<ChunkAddress> uses_ ABSL_GUARDED_BY(mutex_);
+  std::optional<ChunkAddress> telling_ ABSL_GUARDED_BY(mutex_);  // whose use the tier is being told of
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<ChunkKey, absl::Status> failures_ ABSL_GUARDED_BY(mutex_);

@@ -80,6 +80,11 @@ int64_t MemoryDisk::FrequencyOf(const ChunkKey& key) const {
   return entries_.at(key)->frequency;
 }
 
+std::vector<ChunkKey> MemoryDisk::uses() const {
+  absl::MutexLock lock(&mutex_);
+  return uses_;
+}
+
 void MemoryDisk::Evict(const ChunkKey& key, int64_t frequency) {
   std::shared_ptr<Stored> stored;
   {
@@ -229,6 +234,11 @@ class MemoryLowerTier final : public store::LowerTier {
     return std::nullopt;
   }
   bool Contains(const ChunkKey& key) const override { return disk_->Contains(key); }
+  absl::Duration lifetime() const override { return disk_->lifetime; }
+  void NoteUse(const store::ChunkAddress& address) override {
+    absl::MutexLock lock(&disk_->mutex_);
+    disk_->uses_.push_back(address.key);
+  }
   std::vector<ChunkInfo> List(NamespaceFilter filter,
                               const std::optional<std::pair<std::string, ChunkKey>>& after,
                               int64_t limit) const override {

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "engine/store/lower_tier.h"
 
 namespace kvblend::test_support {
@@ -52,6 +53,9 @@ class MemoryDisk {
   /// Called when entries have been opened, before anybody has them.
   std::function<void()> after_open;
 
+  /// What the tier says of its entries.
+  absl::Duration lifetime = absl::InfiniteDuration();
+
   /// Keys that were asked for by Stat and StatAll.
   mutable std::atomic<int64_t> stat_calls{0};
   /// Entries that were told to do something after their tier was gone.
@@ -61,6 +65,8 @@ class MemoryDisk {
   bool Contains(const ChunkKey& key) const;
   bool IsPinned(const ChunkKey& key) const;
   int64_t FrequencyOf(const ChunkKey& key) const;
+  /// What NoteUse told, in order.
+  std::vector<ChunkKey> uses() const;
 
  private:
   friend class MemoryLowerTier;
@@ -80,6 +86,7 @@ class MemoryDisk {
   mutable absl::Mutex mutex_;
   std::map<ChunkKey, std::shared_ptr<Stored>> entries_ ABSL_GUARDED_BY(mutex_);
   std::vector<Read> reads_ ABSL_GUARDED_BY(mutex_);
+  std::vector<ChunkKey> uses_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
   store::ReadId next_id_ ABSL_GUARDED_BY(mutex_) = 1;
 };

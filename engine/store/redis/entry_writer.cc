@@ -79,16 +79,40 @@ void EntryWriter::Remove(const ChunkKey& key, int32_t num_layers) {
   cluster_.Send(MakeCommand(Lane::kWrite, sections));
 }
 
+void EntryWriter::RemoveIncomplete(const ChunkKey& key) {
+  cluster_.Send(MakeCommand(Lane::kWrite, {"UNLINK", EntryKeys(key).Header()}));
+}
+
 void EntryWriter::RemoveAllLayers(const ChunkKey& key) { Remove(key, kLayersOfUnknown); }
 
-void EntryWriter::RefreshTtl(const ChunkKey& key, int32_t num_layers) {
+std::vector<std::unique_ptr<Command>> EntryWriter::ExpireCommands(const ChunkKey& key,
+                                                                  int32_t num_layers) const {
   const EntryKeys names(key);
   const std::string longer = absl::StrCat(ttl_seconds_ + kSlackSeconds);
-  // The header last: it must not outlive its sections.
+  std::vector<std::unique_ptr<Command>> commands;
   for (const std::string& section : names.Sections(num_layers)) {
-    cluster_.Send(MakeCommand(Lane::kWrite, {"EXPIRE", section, longer}));
+    commands.push_back(MakeCommand(Lane::kWrite, {"EXPIRE", section, longer}));
   }
-  cluster_.Send(MakeCommand(Lane::kWrite, {"EXPIRE", names.Header(), absl::StrCat(ttl_seconds_)}));
+  commands.push_back(MakeCommand(Lane::kWrite, {"EXPIRE", names.Header(), absl::StrCat(ttl_seconds_)}));
+  return commands;
+}
+
+absl::StatusOr<bool> EntryWriter::Prolong(const ChunkKey& key, int32_t num_layers) {
+  std::vector<std::unique_ptr<Command>> sections = ExpireCommands(key, num_layers);
+  std::unique_ptr<Command> header = std::move(sections.back());
+  sections.pop_back();
+  // The header must not outlive its sections.
+  for (const auto& reply : cluster_.Call(std::move(sections), absl::InfiniteFuture())) {
+    if (!reply.ok()) return absl::UnavailableError(reply.status().message());
+    if (reply->is_error()) return absl::UnavailableError("Redis answers: " + reply->text);
+  }
+  KVBLEND_ASSIGN_OR_RETURN(const Reply there, cluster_.CallOne(std::move(header), absl::InfiniteFuture()));
+  return there.integer == 1;
+}
+
+void EntryWriter::RefreshTtl(const ChunkKey& key, int32_t num_layers) {
+  // The connection for writing keeps the order, so the header does not outlive its sections.
+  for (auto& command : ExpireCommands(key, num_layers)) cluster_.Send(std::move(command));
 }
 
 }  // namespace kvblend::store::redis

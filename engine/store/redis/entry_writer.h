@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,13 +31,22 @@ class EntryWriter {
   /// Waits until no lookup of any server finds the entry. kUnavailable.
   absl::Status RemoveHeader(const ChunkKey& key);
 
+  /// Waits until every key of the entry has its whole time again. Whether its header is there. kUnavailable.
+  absl::StatusOr<bool> Prolong(const ChunkKey& key, int32_t num_layers);
+
   // Sent, and not waited for.
   void Remove(const ChunkKey& key, int32_t num_layers);
+  /// For an entry of which sections are missing. Others may be those of a Put under way, which would then put
+  /// its header over what was removed; they are the next Put's to replace, or go when their time is over.
+  void RemoveIncomplete(const ChunkKey& key);
   /// Where the header can't be read, so that nobody knows how many layers there are.
   void RemoveAllLayers(const ChunkKey& key);
+  /// As Prolong does, for those who can't wait.
   void RefreshTtl(const ChunkKey& key, int32_t num_layers);
 
  private:
+  /// Those that give a key its whole time again, of sections and, as the last, of the header.
+  std::vector<std::unique_ptr<Command>> ExpireCommands(const ChunkKey& key, int32_t num_layers) const;
   /// To live for `more_seconds` beyond the TTL.
   std::unique_ptr<Command> SetCommand(const std::string& key, absl::Span<const std::byte> value,
                                       int64_t more_seconds) const;

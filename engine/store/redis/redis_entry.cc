@@ -33,19 +33,22 @@ absl::StatusOr<EntryHeader> Decode(const ChunkKey& key, const Reply& reply) {
   return header;
 }
 
+/// `without_sections`: set where a section of layer 0 is not there at all, which is then the kDataLoss.
 absl::StatusOr<EntryHeader> DecodeWithSections(const ChunkKey& key, const absl::StatusOr<Reply>& reply,
                                                const absl::StatusOr<Reply>& k_size,
-                                               const absl::StatusOr<Reply>& v_size) {
+                                               const absl::StatusOr<Reply>& v_size, bool& without_sections) {
   for (const absl::StatusOr<Reply>* answer : {&reply, &k_size, &v_size}) {
     KVBLEND_RETURN_IF_ERROR(ErrorOf(*answer));
   }
   KVBLEND_ASSIGN_OR_RETURN(EntryHeader header, Decode(key, *reply));
   // Before memory is taken for sections. Those of other layers are of the same size, or will be found out.
-  const int64_t v_bytes = header.layer_bytes() - header.k_section_bytes();
-  if (k_size->integer != header.k_section_bytes() || v_size->integer != v_bytes) {
+  const int64_t k_bytes = header.k_section_bytes();
+  const int64_t v_bytes = header.layer_bytes() - k_bytes;
+  if (k_size->integer != k_bytes || v_size->integer != v_bytes) {
+    without_sections = (k_size->integer == 0 && k_bytes > 0) || (v_size->integer == 0 && v_bytes > 0);
     return absl::DataLossError(absl::StrCat("the sections of layer 0 are of ", k_size->integer, " and ",
-                                            v_size->integer, " bytes; in the header ",
-                                            header.k_section_bytes(), " and ", v_bytes));
+                                            v_size->integer, " bytes; in the header ", k_bytes, " and ",
+                                            v_bytes));
   }
   return header;
 }
@@ -74,9 +77,11 @@ std::vector<FoundHeader> ReadHeaders(ClusterClient& cluster, absl::Span<const Ch
   for (size_t i = 0; i < keys.size(); ++i) {
     const absl::StatusOr<Reply>* const reply = &replies[i * kRepliesPerHeader];
     const absl::StatusOr<Reply>& left = reply[1];
-    found.push_back({.header = DecodeWithSections(keys[i], reply[0], reply[2], reply[3]),
-                     .without_sections = reply[2].ok() && reply[2]->integer == 0,
-                     .time_left = std::nullopt});
+    bool without_sections = false;
+    absl::StatusOr<EntryHeader> header =
+        DecodeWithSections(keys[i], reply[0], reply[2], reply[3], without_sections);
+    found.push_back(
+        {.header = std::move(header), .without_sections = without_sections, .time_left = std::nullopt});
     if (left.ok() && left->type == Reply::Type::kInteger && left->integer >= 0) {
       found.back().time_left = absl::Milliseconds(left->integer);
     }

@@ -26,7 +26,7 @@ struct FoundHeader {
   /// kNotFound. kDataLoss: damaged. kUnimplemented: by a newer version. kUnavailable, kDeadlineExceeded: no
   /// answer.
   absl::StatusOr<EntryHeader> header;
-  bool without_sections = false;            // where that is the damage
+  bool without_sections = false;            // where that is the damage: K or V is not there
   std::optional<absl::Duration> time_left;  // none: it stays for ever
 };
 
@@ -60,7 +60,7 @@ class RedisEntry final : public LowerTierEntry, public std::enable_shared_from_t
   const EntryHeader& header() const override { return header_; }
   bool pinned() const override { return false; }
 
-  /// As LowerTierEntry says. kDataLoss: the entry is damaged or sections are gone; the rest is being removed.
+  /// As LowerTierEntry says. kDataLoss: the entry is damaged or sections are gone, and is being removed.
   /// kUnavailable, kDeadlineExceeded: the node fails. What CheckRead says, kUnavailable and
   /// kResourceExhausted (too many reads wait) are returned.
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,

@@ -89,7 +89,8 @@ RedisTier::~RedisTier() = default;
 
 void RedisTier::Remember(const ChunkKey& key, absl::Duration left, uint64_t period) {
   absl::MutexLock lock(&mutex_);
-  known_.Insert(key, {options_.now() + std::min(left * 0.9, kRemember), period});
+  const absl::Time now = options_.now();
+  known_.Insert(key, {now + std::min(left * 0.9, kRemember), now + left, period});
 }
 
 void RedisTier::Forget(const ChunkKey& key) {
@@ -151,25 +152,33 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
     absl::MutexLock lock(&mutex_);
     // Whoever has erased the chunk and puts it again wants it there.
     is_whole = pending_erasures_.Find(address.key) == nullptr;
-    if (is_whole) ++stats_.duplicate_puts;
   }
   if (is_whole) {
-    Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) / 2 : absl::InfiniteDuration(),
-             period);
+    // It stays as long as if it were written now, unless it has gone meanwhile.
+    KVBLEND_ASSIGN_OR_RETURN(is_whole, Prolong(address));
+  }
+  if (is_whole) {
+    Remember(address.key, lifetime(), period);
+    absl::MutexLock lock(&mutex_);
+    ++stats_.duplicate_puts;
     return absl::OkStatus();
   }
   const EntryHeader header = HeaderOf(address, kv, options, options_.date());
   KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
   // A header must never stand over sections that are not its own.
   if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));
+  {
+    // What was to be erased is gone, so that lookups may find what is written now.
+    absl::MutexLock lock(&mutex_);
+    pending_erasures_.Erase(address.key);
+  }
   if (absl::Status status = writer_.Write(header, header_bytes, kv); !status.ok()) {
     Remove(address);  // what cannot be found is not kept
     return status;
   }
-  Remember(address.key, ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration(), period);
+  Remember(address.key, lifetime(), period);
   {
     absl::MutexLock lock(&mutex_);
-    pending_erasures_.Erase(address.key);
     ++stats_.puts;
     stats_.put_bytes += header.total_bytes();
   }
@@ -177,6 +186,35 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   absl::MutexLock lock(&mutex_);
   ++stats_.index_errors;
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> RedisTier::Prolong(const ChunkAddress& address) {
+  if (ttl_seconds_ == 0) return true;
+  KVBLEND_ASSIGN_OR_RETURN(const bool is_there, writer_.Prolong(address.key, address.format.num_layers));
+  if (!is_there) return false;
+  content_.RefreshTtl(address.content_key);
+  absl::MutexLock lock(&mutex_);
+  ++stats_.ttl_refreshes;
+  return true;
+}
+
+void RedisTier::NoteUse(const ChunkAddress& address) {
+  const uint64_t period = PeriodOf(address.key);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (IsToBeErased(address)) return;
+    const Known* known = known_.Find(address.key);
+    const bool is_fresh =
+        known != nullptr && known->period == period && known->expires - options_.now() >= lifetime() / 2;
+    if (is_fresh) return;
+  }
+  const absl::StatusOr<bool> is_there = Prolong(address);
+  if (!is_there.ok()) return;  // the next use that is told of, or a lookup, tries again
+  if (*is_there) {
+    Remember(address.key, lifetime(), period);
+  } else {
+    Miss(address.key, period);
+  }
 }
 
 void RedisTier::Remove(const ChunkAddress& address) {
@@ -192,7 +230,8 @@ bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found
   absl::MutexLock lock(&mutex_);
   ++stats_.lookups;
   const bool erased = header.ok() && IsToBeErased(header->address);
-  if (header.ok() || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
+  // While it stands there it is still to be erased: nobody hears whether Redis does what it is told now.
+  if ((header.ok() && !erased) || absl::IsNotFound(header.status())) pending_erasures_.Erase(key);
   switch (header.status().code()) {
     case absl::StatusCode::kOk:
       ++(erased ? stats_.misses : stats_.hits);
@@ -233,20 +272,26 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
     if (!header.ok()) {
       if (absl::IsDataLoss(header.status())) {
         spdlog::debug("chunk store in Redis: chunk {} removed: {}", key.ToHex(), header.status().ToString());
-        writer_.RemoveAllLayers(key);
+        Forget(key);
+        if (without_sections) {
+          writer_.RemoveIncomplete(key);
+        } else {
+          writer_.RemoveAllLayers(key);
+        }
       }
-      if (absl::IsDataLoss(header.status())) Forget(key);
       if (absl::IsNotFound(header.status())) Miss(key, periods[i]);
       opened.emplace_back(header.status());
       continue;
     }
-    Remember(key, time_left.value_or(absl::InfiniteDuration()), periods[i]);
-    if (ttl_seconds_ > 0 && time_left.has_value() && *time_left < absl::Seconds(ttl_seconds_) / 2) {
+    absl::Duration left = time_left.value_or(absl::InfiniteDuration());
+    if (ttl_seconds_ > 0 && left < lifetime() / 2) {
       writer_.RefreshTtl(key, header->address.format.num_layers);
       content_.RefreshTtl(header->address.content_key);
+      left = lifetime();  // a Redis that refuses this would refuse to store the entry again, too
       absl::MutexLock lock(&mutex_);
       ++stats_.ttl_refreshes;
     }
+    Remember(key, left, periods[i]);
     opened.emplace_back(std::make_shared<redis::RedisEntry>(
         *cluster_, *std::move(header),
         [this](const EntryHeader& read, const redis::RedisEntry::Outcome& outcome) {
@@ -270,7 +315,13 @@ void RedisTier::ReportRead(const EntryHeader& header, const redis::RedisEntry::O
     }
     if (outcome.is_lost) ++(outcome.without_section ? stats_.incomplete_entries : stats_.damaged_entries);
   }
-  if (outcome.is_lost) Remove(header.address);
+  if (!outcome.is_lost) return;
+  if (outcome.without_section) {
+    Forget(header.address.key);
+    writer_.RemoveIncomplete(header.address.key);
+  } else {
+    Remove(header.address);
+  }
 }
 
 std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<const ContentKey> content_keys,

@@ -59,7 +59,7 @@ class RedisTier final : public LowerTier {
     std::string user = {};               // of an ACL; empty: the default user
     std::string password = {};           // empty: none is asked for
     std::optional<redis::TlsOptions> tls = std::nullopt;
-    absl::Duration ttl = absl::Hours(24);  // since the last hit, about; whole seconds; 0: for ever
+    absl::Duration ttl = absl::Hours(24);  // since the last use, about; whole seconds; 0: for ever
     /// What Redis may cost a prompt: how long lookups wait for answers, and layers for progress.
     absl::Duration budget = absl::Milliseconds(50);
     int64_t max_value_bytes = int64_t{64} << 20;  // chunks with a larger section are not stored
@@ -86,8 +86,8 @@ class RedisTier final : public LowerTier {
 
   // --- data path ------------------------------------------------------------------------------------------
 
-  /// Stores a chunk; OK at once when all of it is there. On error a lookup finds nothing of it, unless the
-  /// last answer was lost on its way: then all.
+  /// Stores a chunk; when all of it is there, it has its whole time again. On error a lookup finds nothing of
+  /// it, unless it was there already, or the last answer was lost on its way: then all.
   /// kInvalidArgument: `kv` isn't of the address's shape, a bad cost or too long a label. kResourceExhausted:
   /// a section is larger than max_value_bytes, or Redis has no memory. kUnavailable: Redis does not work.
   absl::Status Put(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options) override;
@@ -107,13 +107,18 @@ class RedisTier final : public LowerTier {
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                 absl::Span<const ChunkKey> keys) const override;
+  absl::Duration lifetime() const override {
+    return ttl_seconds_ > 0 ? absl::Seconds(ttl_seconds_) : absl::InfiniteDuration();
+  }
+  /// Asks Redis at most once in half of the lifetime.
+  void NoteUse(const ChunkAddress& address) override;
   /// Nothing: a cluster that is shared, and has no order, can't be paged through.
   std::vector<ChunkInfo> List(NamespaceFilter /*filter*/, const std::optional<ListPlace>& /*after*/,
                               int64_t /*limit*/) const override {
     return {};
   }
-  /// kUnavailable: Redis does not answer; no lookup of this process finds the entry, which the next one that
-  /// could removes.
+  /// kUnavailable: Redis does not answer or refuses; no lookup of this process finds the entry, and each that
+  /// could tries to remove it, until it is gone.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound: nothing is pinned here.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
@@ -134,13 +139,15 @@ class RedisTier final : public LowerTier {
   void ReportRead(const EntryHeader& header, const redis::RedisEntry::Outcome& outcome);
   /// What operators see of an entry; none where there is none to see.
   std::optional<ChunkInfo> InfoOf(NamespaceFilter filter, const absl::StatusOr<EntryHeader>& header) const;
+  /// Gives an entry its whole lifetime again. Whether it is there. kUnavailable.
+  absl::StatusOr<bool> Prolong(const ChunkAddress& address);
   /// Not waited for.
   void Remove(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
   /// The entry is not there. If it should be, others may have gone with it, as with FLUSHALL: then nothing is
   /// believed to be there any more, which costs a question for each of them that is offered again.
   void Miss(const ChunkKey& key, uint64_t period);
-  /// `period`: of the node, from before it told or was told.
+  /// `left`: of the entry's time. `period`: of the node, from before it told or was told.
   void Remember(const ChunkKey& key, absl::Duration left, uint64_t period);
   uint64_t PeriodOf(const ChunkKey& key) const { return cluster_->PeriodOf(redis::EntryKeys(key).Header()); }
   bool IsKnown(const ChunkKey& key, uint64_t period) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -151,12 +158,13 @@ class RedisTier final : public LowerTier {
 
   mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
   struct Known {
-    absl::Time until;
-    uint64_t period;  // a node that was away may have been restarted, and Redis keeps nothing
+    absl::Time until;    // believed to be there
+    absl::Time expires;  // at the earliest, unless something happens to it
+    uint64_t period;     // a node that was away may have been restarted, and Redis keeps nothing
   };
   redis::KnownKeys<Known> known_ ABSL_GUARDED_BY(mutex_);  // there
-  /// Those that were to be erased, but could not be: misses, until they can. With the namespace that the
-  /// entry must be of.
+  /// Those that were to be erased, but could not be: misses, until they are known to be gone. With the
+  /// namespace that the entry must be of.
   redis::KnownKeys<std::optional<std::string>> pending_erasures_ ABSL_GUARDED_BY(mutex_);
   mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the cluster's client counts
 

@@ -312,6 +312,68 @@ TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
   EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
 }
 
+// As with min-replicas-to-write, for as long as too few replicas are there.
+TEST_F(RedisTierTest, WhatRedisRefusesToEraseIsNotServedHoweverOftenItIsAskedFor) {
+  const auto tier = OpenTier();
+  const ChunkAddress address = SmallAddress(1, 8, {0}, "tenant");
+  ASSERT_TRUE(Put(*tier, address).ok());
+  redis_.SetScript([](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    const std::string& name = arguments[0];
+    if (name != "UNLINK" && name != "ZREM" && name != "SET") return {};
+    return {.execute = false, .instead = "-NOREPLICAS Not enough good replicas to write.\r\n"};
+  });
+  const auto expect_not_found = [&] {
+    EXPECT_EQ(OpenNow(*tier, address.key).status().code(), absl::StatusCode::kNotFound);
+    EXPECT_FALSE(tier->FindAnyAnchor({address.content_key}, absl::InfiniteFuture())[0].has_value());
+    EXPECT_FALSE(tier->Stat("tenant", address.key).has_value());
+    EXPECT_FALSE(tier->Contains(address.key));
+  };
+  EXPECT_EQ(tier->Erase("tenant", address.key).status().code(), absl::StatusCode::kUnavailable);
+  for (int32_t round = 0; round < 3; ++round) expect_not_found();
+  EXPECT_FALSE(Put(*tier, address).ok());  // which would have to remove the old header first
+  expect_not_found();
+  EXPECT_EQ(NumKeysOf(address), 5);
+
+  redis_.SetScript(nullptr);
+  expect_not_found();
+  AwaitWrites(*tier);
+  EXPECT_EQ(NumKeysOf(address), 0) << "the lookup removed it";
+  ASSERT_TRUE(Put(*tier, address).ok());
+  EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
+  EXPECT_EQ(tier->FindAnyAnchor({address.content_key}, absl::InfiniteFuture())[0]->key, address.key);
+}
+
+// Another server may put it again, and that one is not what was to be erased.
+TEST_F(RedisTierTest, WhatIsKnownToBeGoneIsNoLongerToBeErased) {
+  const auto tier = OpenTier();
+  const auto other = OpenTier();
+  const ChunkAddress address = SmallAddress(1);
+  const auto refuse = [&](const std::string& command) {
+    redis_.ReplyTo(command, {.execute = false, .instead = "-NOREPLICAS Not enough good replicas.\r\n"});
+  };
+  const auto fail_to_erase = [&] {
+    ASSERT_TRUE(Put(*other, address).ok());
+    refuse("UNLINK");
+    EXPECT_FALSE(tier->Erase(kAllNamespaces, address.key).ok());
+    EXPECT_FALSE(OpenNow(*tier, address.key).ok());
+    AwaitWrites(*tier);  // what the lookup sent
+    redis_.SetScript(nullptr);
+  };
+  ASSERT_NO_FATAL_FAILURE(fail_to_erase());
+  EXPECT_TRUE(*other->Erase(kAllNamespaces, address.key));
+  EXPECT_FALSE(OpenNow(*tier, address.key).ok());  // it learns that nothing is there
+  ASSERT_TRUE(Put(*other, address).ok());
+  EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
+
+  ASSERT_NO_FATAL_FAILURE(fail_to_erase());
+  refuse("SET");
+  EXPECT_FALSE(Put(*tier, address).ok());  // it removes what was there, and gets no further
+  AwaitWrites(*tier);
+  redis_.SetScript(nullptr);
+  ASSERT_TRUE(Put(*other, address).ok());
+  EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
+}
+
 TEST(KnownKeysTest, AreBounded) {
   redis::KnownKeys<absl::Time> known(3);
   const absl::Time now = absl::FromUnixSeconds(1000);
