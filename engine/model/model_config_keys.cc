@@ -45,10 +45,12 @@ constexpr std::array<std::string_view, 5> kHarmlessKeys = {
 constexpr std::array<std::string_view, 4> kExpertKeys = {"expert_count", "expert_feed_forward_length",
                                                          "expert_used_count", "expert_weights_norm"};
 
-constexpr std::array<std::string_view, 3> kHarmlessTokenizerKeys = {
-    "tokenizer.chat_template",     // read
-    "tokenizer.chat_templates",    // names of further templates
-    "tokenizer.huggingface.json",  // the same tokenizer in another form
+constexpr std::array<std::string_view, 5> kHarmlessTokenizerKeys = {
+    "tokenizer.chat_template",          // read
+    "tokenizer.chat_templates",         // names of further templates
+    "tokenizer.huggingface.json",       // the same tokenizer in another form
+    "tokenizer.huggingface.bos_token",  // read
+    "tokenizer.huggingface.eos_token",  // read
 };
 
 // Read where the architecture has them.

@@ -358,6 +358,8 @@ TEST(HfFolderTest, TemplatesAndTokensComeFromWhereTheyAreKept) {
   files["tokenizer_config.json"] = R"({"bos_token": null, "eos_token": {"content": "<|im_end|>"}})";
   const auto named = ReadTokenizerSpec(*Present(files));
   ASSERT_TRUE(named.ok()) << named.status();
+  const auto config = ReadModelConfig(*Present(files));
+  EXPECT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(named->bos, std::nullopt);
   ASSERT_TRUE(named->eos.has_value());
   EXPECT_EQ(named->tokens[static_cast<size_t>(*named->eos)], "<|im_end|>");
