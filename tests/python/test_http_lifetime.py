@@ -154,20 +154,20 @@ STREAMS = 101  # one more than httpx has connections by itself
 
 
 def test_streams_that_are_not_read_keep_no_other_call_waiting(held):
-    with kvblend.HttpClient(url_of(held)) as client:
+    with kvblend.HttpClient(url_of(held), timeout=30) as client:
         streams = [client.stream_events(REQUEST) for _ in range(STREAMS)]
         for stream in streams:
             next(stream)
-        assert client.models(timeout=WAIT_SECONDS) == ["small"]
+        assert client.models(timeout=30) == ["small"]
 
 
 def test_streams_that_are_not_read_keep_no_other_call_waiting_in_a_loop(held):
     async def run():
-        async with kvblend.AsyncHttpClient(url_of(held)) as client:
+        async with kvblend.AsyncHttpClient(url_of(held), timeout=30) as client:
             streams = [client.stream_events(REQUEST) for _ in range(STREAMS)]
             for stream in streams:
                 await anext(stream)
-            assert await client.models(timeout=WAIT_SECONDS) == ["small"]
+            assert await client.models(timeout=30) == ["small"]
             for stream in streams:
                 await stream.aclose()
     asyncio.run(run())

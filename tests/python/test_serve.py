@@ -84,12 +84,16 @@ def test_no_server_is_left_behind(tmp_path, number):
     """Neither by a terminal that is closed, nor where there was no time to pass a signal on."""
     serving = Serving(tmp_path, "--allow-unauthenticated")
     server = server_of(serving)
-    assert is_running(server)
-    serving.process.send_signal(number)
-    ended = serving.process.wait(120)
-    if number != signal.SIGKILL:
-        assert ended == 0 and not is_running(server), "it drains"
-    wait_until(lambda: not is_running(server), "the server ends")
+    try:
+        assert is_running(server)
+        serving.process.send_signal(number)
+        ended = serving.process.wait(120)
+        if number != signal.SIGKILL:
+            assert ended == 0 and not is_running(server), "it drains"
+        wait_until(lambda: not is_running(server), "the server ends")
+    finally:
+        if is_running(server):
+            os.kill(server, signal.SIGKILL)
 
 
 def test_a_signal_that_comes_while_the_server_is_started_is_passed_on(monkeypatch):
