@@ -79,6 +79,16 @@ def is_running(process):
         return False
 
 
+@pytest.fixture(name="heard")
+def heard_fixture():
+    """These signals are not ignored, as they may be where the tests themselves run: under nohup, or in the background."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGHUP, signal.SIGQUIT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL])
 def test_no_server_is_left_behind(tmp_path, number):
     """Neither by a terminal that is closed, nor where there was no time to pass a signal on."""
@@ -96,6 +106,7 @@ def test_no_server_is_left_behind(tmp_path, number):
             os.kill(server, signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("heard")
 def test_a_signal_that_comes_while_the_server_is_started_is_passed_on(monkeypatch):
     passed = []
     monkeypatch.setattr(signal, "signal", lambda number, handler: handlers.update({number: handler}))
