@@ -100,22 +100,20 @@ absl::Status ReadIds(const GgufFile& file, text::TokenizerSpec& spec) {
 // tokenizer puts in front (`first`), and that before the numbers of config.json, which ReadIds has read.
 // Other tokens that end an answer go on doing so.
 absl::Status ReadNamedIds(const GgufFile& file, std::optional<int32_t> first, text::TokenizerSpec& spec) {
-  const auto find = [&](const std::string& name) -> std::optional<int32_t> {
+  const auto named = [&](std::string_view key) -> absl::StatusOr<std::optional<int32_t>> {
+    KVBLEND_ASSIGN_OR_RETURN(const std::string_view name, file.GetString(key));
     const auto found = std::find(spec.tokens.begin(), spec.tokens.end(), name);
     if (name.empty() || found == spec.tokens.end()) return std::nullopt;
     return static_cast<int32_t>(found - spec.tokens.begin());
   };
   if (first.has_value()) spec.bos = first;
   if (constexpr std::string_view kBos = "tokenizer.huggingface.bos_token"; file.HasKey(kBos)) {
-    KVBLEND_ASSIGN_OR_RETURN(const std::string_view name, file.GetString(kBos));
-    const std::optional<int32_t> named = find(std::string(name));
-    spec.bos = named.has_value() ? named : first;
+    KVBLEND_ASSIGN_OR_RETURN(const std::optional<int32_t> bos, named(kBos));
+    spec.bos = bos.has_value() ? bos : first;
   }
   if (constexpr std::string_view kEos = "tokenizer.huggingface.eos_token"; file.HasKey(kEos)) {
-    KVBLEND_ASSIGN_OR_RETURN(const std::string_view name, file.GetString(kEos));
-    const std::optional<int32_t> named = find(std::string(name));
     if (spec.eos.has_value()) spec.end_of_generation.push_back(*spec.eos);
-    spec.eos = named;
+    KVBLEND_ASSIGN_OR_RETURN(spec.eos, named(kEos));
   }
   return absl::OkStatus();
 }

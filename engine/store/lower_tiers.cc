@@ -323,8 +323,8 @@ bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
     // No lookup of this process finds it any more; one after a restart, or of another server, might. Where a
     // tier does not work, that is so for all that is deleted.
     if (!erased.ok() && WarnsOfErasure()) {
-      spdlog::warn("chunk {} was deleted, but not everywhere, nor may others be in the next minute: {}",
-                   key.ToHex(), std::string(erased.status().message()));
+      spdlog::warn("chunk {} was deleted, but not everywhere: {} (said once a minute at most)", key.ToHex(),
+                   std::string(erased.status().message()));
     }
     found |= !erased.ok() || *erased;
   }
