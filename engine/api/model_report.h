@@ -31,7 +31,9 @@ struct ModelReport {
   int64_t kv_heads = 0;
   int64_t head_size = 0;
   int64_t vocabulary = 0;
-  int64_t context_tokens = 0;           // the longest context that the model was made for
+  int64_t context_tokens = 0;  // the longest context that the model was made for
+  /// Where K is rotated otherwise in contexts up to so many tokens (LongRoPE); otherwise 0.
+  int64_t short_context_tokens = 0;
   std::vector<TensorTypeReport> types;  // most bytes first
   std::string tokenizer;                // "gpt2 (smollm)", "tokenizer.json"; empty: none
   bool has_chat_template = false;

@@ -55,7 +55,7 @@ struct Architecture {
   /// YaRN's bounds, pairs between which frequencies pass from stretched to plain, are whole numbers.
   bool yarn_has_whole_bounds = true;
   float windowed_rope_freq_base =
-      0;  // of layers with a window, which no scaling slows down; 0: as the others
+      0;  // of layers with a window, which no scaling slows down, unless the file states one; 0: as the others
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
   /// Models of so many layers scale scores by 1 / sqrt(embedding length / heads) rather than 1 /
   /// sqrt(head_dim).

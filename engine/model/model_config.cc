@@ -21,7 +21,7 @@ constexpr int64_t kMaxDim = 1 << 20;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = 1 << 24;
 constexpr size_t kMaxNameBytes = 200;
-constexpr double kMaxScale = 1e6, kMinDivisor = 1e-6;
+constexpr double kMaxScale = 1e6, kMinDivisor = 1e-6, kMaxFreqBase = 1e12;
 constexpr double kMinSoftCap = 1e-3;  // kernels::Backend takes none below
 
 absl::Status RefuseConfig(const GgufFile& file, std::string_view what) {
@@ -47,7 +47,7 @@ void ReadDimensions(KeyReader& keys, ModelConfig& config) {
   config.ffn_dim = keys.Integer("feed_forward_length", 1, kMaxDim);
   config.context_length = keys.Integer("context_length", 1, kMaxContext);
   config.rms_epsilon = static_cast<float>(keys.Float("attention.layer_norm_rms_epsilon", 0, 1));
-  config.rope_freq_base = static_cast<float>(keys.FloatOr("rope.freq_base", 0, 1e12, 10000));
+  config.rope_freq_base = static_cast<float>(keys.FloatOr("rope.freq_base", 0, kMaxFreqBase, 10000));
 }
 
 // Reads how many experts there are, and which of the feed-forward lengths is theirs.
@@ -162,7 +162,9 @@ absl::Status ReadLayers(const GgufFile& file, KeyReader& keys, const RopeShape& 
   if (architecture.windowed_rope_freq_base > 0) {
     windowed_rope = static_cast<int32_t>(config.ropes.size());
     RopeShape windowed = shape;
-    windowed.freq_base = architecture.windowed_rope_freq_base;
+    windowed.freq_base = static_cast<float>(
+        keys.FloatOr("rope.freq_base_swa", 0, kMaxFreqBase, architecture.windowed_rope_freq_base));
+    KVBLEND_RETURN_IF_ERROR(keys.status());
     config.ropes.push_back(PlainRope(windowed));
   }
   if (architecture.unrotated_layer_period > 0) {

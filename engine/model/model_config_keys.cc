@@ -116,6 +116,9 @@ constexpr std::array<Switch, 13> kModelSwitches = {{
     {"use_parallel_residual", 0},
 }};
 constexpr Switch kNoWindow = {"attention.sliding_window", 0};
+// Read where layers with a window have a base of their own; and how often a layer has none.
+constexpr std::string_view kWindowedBaseKey = "rope.freq_base_swa";
+constexpr std::string_view kWindowPeriodKey = "attention.sliding_window_pattern";
 constexpr std::array<Switch, 4> kFileSwitches = {{
     {"split.count", 1},
     {"split.no", 0},
@@ -173,7 +176,13 @@ absl::Status CheckModelKey(const GgufFile& file, const Architecture& architectur
   if (architecture.has_soft_caps() && Contains(kSoftCapKeys, key)) return absl::OkStatus();
   if (architecture.experts != Presence::kNever && Contains(kExpertKeys, key)) return absl::OkStatus();
   if (key == kNoWindow.key && architecture.windowed_layers != WindowedLayers::kNone) return absl::OkStatus();
+  if (key == kWindowedBaseKey && architecture.windowed_rope_freq_base > 0) return absl::OkStatus();
   absl::Status status;
+  if (architecture.windowed_layers == WindowedLayers::kAllButEveryNth &&
+      IsSwitch(file, entry, key, {kWindowPeriodKey, static_cast<double>(architecture.window_period)},
+               status)) {
+    return status;
+  }
   if (IsSwitch(file, entry, key, kNoWindow, status)) return status;
   for (const Switch& feature : kModelSwitches) {
     if (IsSwitch(file, entry, key, feature, status)) return status;

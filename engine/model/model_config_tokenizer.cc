@@ -3,6 +3,7 @@
 #include <limits>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_set.h"
 #include "base/status_macros.h"
@@ -187,6 +188,28 @@ absl::Status MakeUnigram(const GgufFile& file, text::TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
+// Tokenizers may have tokens that were added behind the embedding's last row, as Gemma 3's have for images,
+// which its text models do not see. The model cannot be given them; their texts are text. Other tokens
+// without a row stay, and the model is refused.
+void DropTokensWithoutRows(const GgufFile& file, text::TokenizerSpec& spec) {
+  const GgufTensor* embedding = file.FindTensor("token_embd.weight");
+  if (embedding == nullptr || embedding->rows() >= static_cast<int64_t>(spec.tokens.size())) return;
+  const auto rows = static_cast<size_t>(embedding->rows());
+  const auto is_added = [](int32_t type) {
+    return type == text::kGgufControl || type == text::kGgufUserDefined;
+  };
+  if (!std::all_of(spec.token_types.begin() + static_cast<int64_t>(rows), spec.token_types.end(), is_added)) {
+    return;
+  }
+  const auto has_no_row = [&](text::TokenId id) { return std::cmp_greater_equal(id, rows); };
+  if (spec.bos.has_value() && has_no_row(*spec.bos)) return;
+  spec.tokens.resize(rows);
+  spec.token_types.resize(rows);
+  if (!spec.unigram_scores.empty()) spec.unigram_scores.resize(rows);
+  std::erase_if(spec.strips_before, has_no_row);
+  std::erase_if(spec.strips_behind, has_no_row);
+}
+
 }  // namespace
 
 absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
@@ -195,6 +218,7 @@ absl::StatusOr<text::TokenizerSpec> ReadTokenizerSpec(const GgufFile& file) {
   if (!file.HasKey(kModelKey) && file.HasKey(kJsonKey)) {
     KVBLEND_ASSIGN_OR_RETURN(const auto json, file.GetString(kJsonKey));
     KVBLEND_ASSIGN_OR_RETURN(spec, text::ReadTokenizerJson(json, Concat(file.name(), ": tokenizer.json")));
+    DropTokensWithoutRows(file, spec);
     const std::optional<int32_t> first = spec.bos;  // what the tokenizer itself puts in front
     KVBLEND_RETURN_IF_ERROR(ReadIds(file, spec));
     KVBLEND_RETURN_IF_ERROR(ReadNamedIds(file, first, spec));

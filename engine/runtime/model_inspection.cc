@@ -79,6 +79,9 @@ absl::Status AddRunning(const model::GgufFile& file, std::string_view chat_forma
     report.answer_kv_bytes +=
         std::min(window, report.kv_tokens) * (report.kv_bytes_per_token / config.num_layers);
   }
+  for (const model::RopeConfig& rope : config.ropes) {
+    if (!rope.long_inv_freq.empty()) report.short_context_tokens = rope.original_context_length;
+  }
   // A limited context may make it another model, as for the server.
   const bool short_rope = config.UsesLongRope(config.context_length) &&
                           !config.UsesLongRope(static_cast<int32_t>(report.kv_tokens));

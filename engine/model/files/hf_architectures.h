@@ -44,9 +44,14 @@ struct HfArchitecture {
   bool gelu = false;  // otherwise SiLU
   /// Every so many layers attend to all positions, the others within the window. 1: no such order
   int32_t window_pattern = 1;
+  /// Without such an order: whether all layers attend within config.json's sliding_window, if it has one.
+  bool has_window = false;
+  int64_t default_window = 0;          // where config.json does not name sliding_window; 0: none
+  bool switches_window = false;        // use_sliding_window decides, which must be off
   int32_t unrotated_layer_period = 0;  // the last layer of so many has no RoPE; 0: all have
-  double default_rope_theta = 0;   // what transformers takes when config.json has none; 0: it must be there
-  bool writes_vocab_size = false;  // GGUF files have the keys vocab_size and rope.dimension_count
+  double default_rope_theta = 0;     // what transformers takes when config.json has none; 0: it must be there
+  bool states_rope_scaling = false;  // config.json must say how RoPE is scaled
+  bool writes_vocab_size = false;    // GGUF files have the keys vocab_size and rope.dimension_count
   absl::Span<const HfField> fields = {};   // besides those of all
   absl::Span<const HfTensorName> tensors;  // of a layer
   absl::Span<const HfTensorName> experts =

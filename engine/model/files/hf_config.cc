@@ -143,6 +143,7 @@ absl::Status ConfigTranslator::TranslateHeads() {
   }
   KVBLEND_ASSIGN_OR_RETURN(const auto vocab_size, config_.Integer("vocab_size", 1, kMaxHfInteger));
   if (!vocab_size.has_value()) return config_.Missing("vocab_size");
+  model_.vocab_size = *vocab_size;
   if (architecture_.writes_vocab_size) {
     out_.SetInteger(Key("vocab_size"), static_cast<uint64_t>(*vocab_size));
     out_.SetInteger(Key("rope.dimension_count"), static_cast<uint64_t>(model_.head_dim));
@@ -189,21 +190,26 @@ absl::Status ConfigTranslator::CheckRotatedLayers() const {
 
 absl::Status ConfigTranslator::TranslateWindow() {
   KVBLEND_ASSIGN_OR_RETURN(const auto window, config_.Integer("sliding_window", 0, kMaxHfInteger));
-  KVBLEND_ASSIGN_OR_RETURN(const auto context, config_.Integer("max_position_embeddings", 1, kMaxHfInteger));
+  KVBLEND_ASSIGN_OR_RETURN(const auto is_on, config_.Bool("use_sliding_window"));
+  if (architecture_.switches_window && is_on.value_or(false)) {
+    return config_.NotImplemented("use_sliding_window", "false");
+  }
   const bool windowed_by_layer = architecture_.window_pattern > 1;
   if (windowed_by_layer && !window.has_value()) return config_.Missing("sliding_window");
-  // Qwen's configurations hold a window that use_sliding_window switches off; it must not be on.
-  const bool named = config_.Find("use_sliding_window") != nullptr;
+  const bool named = config_.object().contains("sliding_window");  // null: no window
+  const int64_t size = named ? window.value_or(0) : architecture_.default_window;
   const bool in_use =
-      window.has_value() && *window > 0 && (windowed_by_layer || (!named && *window < *context));
-  if (in_use) out_.SetInteger(Key("attention.sliding_window"), static_cast<uint64_t>(*window));
+      size > 0 && (windowed_by_layer || (architecture_.has_window && size < model_.context_length));
+  if (in_use) out_.SetInteger(Key("attention.sliding_window"), static_cast<uint64_t>(size));
   return CheckLayerTypes(in_use);
 }
 
 absl::Status ConfigTranslator::CheckActivation() const {
   const std::string_view allowed = architecture_.gelu ? "gelu_pytorch_tanh" : "silu";
-  // hidden_activation comes first: some configurations of Gemma have "gelu" in the older hidden_act.
+  // Gemma's is hidden_activation: some of its configurations have "gelu" in the older hidden_act. Others have
+  // hidden_act alone.
   for (const std::string_view field : {"hidden_activation", "hidden_act"}) {
+    if (field == "hidden_activation" && !architecture_.gelu) continue;
     KVBLEND_ASSIGN_OR_RETURN(const auto activation, config_.Text(field));
     if (!activation.has_value()) continue;
     if (*activation != allowed) return config_.NotImplemented(field, allowed);
@@ -231,13 +237,14 @@ absl::StatusOr<HfModel> ConfigTranslator::Translate() {
   KVBLEND_RETURN_IF_ERROR(TranslateFields(HfCommonFields()));
   KVBLEND_RETURN_IF_ERROR(TranslateFields(architecture_.fields));
   KVBLEND_RETURN_IF_ERROR(TranslateHeads());
+  KVBLEND_RETURN_IF_ERROR(TranslateHfRope(config_, model_, out_));
+  out_.SetInteger(Key("context_length"), static_cast<uint64_t>(model_.context_length));
   KVBLEND_RETURN_IF_ERROR(TranslateWindow());
   KVBLEND_RETURN_IF_ERROR(CheckRotatedLayers());
   KVBLEND_RETURN_IF_ERROR(CheckActivation());
   KVBLEND_RETURN_IF_ERROR(CheckAttentionScale());
   KVBLEND_RETURN_IF_ERROR(TranslateHfQuantization(config_, model_));
   KVBLEND_ASSIGN_OR_RETURN(model_.tied_output, config_.Bool("tie_word_embeddings"));
-  KVBLEND_RETURN_IF_ERROR(TranslateHfRope(config_, model_, out_));
   return model_;
 }
 

@@ -49,7 +49,9 @@ struct HfModel {
   int64_t num_heads = 0;
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;
-  int64_t num_experts = 0;  // 0: none
+  int64_t num_experts = 0;     // 0: none
+  int64_t context_length = 0;  // tokens
+  int64_t vocab_size = 0;      // rows of the embedding
   std::optional<bool> tied_output;
   /// Rows and columns that share a scale, of matrices in F8_E4M3 that have one for each block; none: no
   /// matrix has.
@@ -61,8 +63,8 @@ struct HfModel {
 /// and is unknown.
 absl::StatusOr<HfModel> TranslateHfConfig(const HfFields& config, TranslatedModel& out);
 
-/// The part of TranslateHfConfig about RoPE (hf_rope.cc).
-absl::Status TranslateHfRope(const HfFields& config, const HfModel& model, TranslatedModel& out);
+/// The part of TranslateHfConfig about RoPE (hf_rope.cc). Sets model.context_length.
+absl::Status TranslateHfRope(const HfFields& config, HfModel& model, TranslatedModel& out);
 
 /// The part about weights in FP8 and MXFP4 (hf_quantization.cc). Sets model.scale_block.
 absl::Status TranslateHfQuantization(const HfFields& config, HfModel& model);

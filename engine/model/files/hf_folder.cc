@@ -129,10 +129,11 @@ absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadShards(const nlohmann:
 }
 
 absl::StatusOr<std::vector<SafeTensor>> FolderReader::ReadTensors() const {
-  KVBLEND_ASSIGN_OR_RETURN(const auto index, FindJson("model.safetensors.index.json", kMaxIndexBytes));
-  if (index.has_value()) return ReadShards(*index);
+  // One file beside shards was saved later, into their folder: transformers takes it, too.
   KVBLEND_ASSIGN_OR_RETURN(const auto whole, Find("model.safetensors"));
   if (whole.has_value()) return ParseSafetensors(*whole, PathOf("model.safetensors"));
+  KVBLEND_ASSIGN_OR_RETURN(const auto index, FindJson("model.safetensors.index.json", kMaxIndexBytes));
+  if (index.has_value()) return ReadShards(*index);
   return absl::NotFoundError(
       Concat(name_, ": there is no model.safetensors and no model.safetensors.index.json"));
 }

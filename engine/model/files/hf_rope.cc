@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,13 +16,15 @@
 namespace kvblend::model {
 namespace {
 
-constexpr double kGemmaLocalTheta = 10000;  // what readers of GGUF files take for layers with a window
-constexpr int64_t kMaxHfPositions = int64_t{1} << 31;
+constexpr int64_t kMaxHfPositions = (int64_t{1} << 31) - 1;
 
 class RopeTranslator {
  public:
-  RopeTranslator(const HfFields& config, const HfModel& model, TranslatedModel& out)
-      : config_(config), model_(model), out_(out) {}
+  RopeTranslator(const HfFields& config, HfModel& model, TranslatedModel& out)
+      : config_(config),
+        model_(model),
+        out_(out),
+        default_local_theta_(FindArchitecture(model.architecture->architecture)->windowed_rope_freq_base) {}
 
   absl::Status Translate();
 
@@ -28,7 +32,9 @@ class RopeTranslator {
   std::string Key(std::string_view name) const {
     return Concat(model_.architecture->architecture, ".rope.", name);
   }
-  absl::Status CheckLocal(const HfFields& fields, std::string_view theta_field) const;
+  absl::StatusOr<const nlohmann::json*> FindScaling(std::string_view& field) const;
+  absl::StatusOr<const nlohmann::json*> SplitByLayer(const nlohmann::json& object, std::string& name);
+  absl::StatusOr<std::optional<int64_t>> OriginalContext(const HfFields& scaling) const;
   absl::Status TranslateTheta(const HfFields* scaling);
   absl::Status TranslateRotatedShare(const HfFields* scaling);
   absl::Status TranslateScaling(const HfFields& scaling);
@@ -39,8 +45,11 @@ class RopeTranslator {
   absl::Status TranslateFactors(const HfFields& scaling, std::string_view field, std::string tensor);
 
   const HfFields& config_;
-  const HfModel& model_;
+  HfModel& model_;
   TranslatedModel& out_;
+  /// Of layers with a window, where those have one of their own; otherwise 0.
+  const double default_local_theta_;
+  std::optional<double> local_theta_;
   double theta_ = 0;
   int64_t rotated_ = 0;  // elements of a head
 };
@@ -64,10 +73,12 @@ absl::Status CheckRopeFields(const HfFields& fields, std::initializer_list<std::
   return absl::OkStatus();
 }
 
-absl::Status RopeTranslator::CheckLocal(const HfFields& fields, std::string_view theta_field) const {
-  KVBLEND_ASSIGN_OR_RETURN(const auto theta, fields.Number(theta_field));
-  if (!theta.has_value() || *theta == kGemmaLocalTheta) return absl::OkStatus();
-  return fields.NotImplemented(theta_field, Concat(kGemmaLocalTheta));
+// As transformers reads it: what stands outside comes first, except where each kind of layer has an object.
+absl::StatusOr<std::optional<int64_t>> RopeTranslator::OriginalContext(const HfFields& scaling) const {
+  constexpr std::string_view kField = "original_max_position_embeddings";
+  if (default_local_theta_ == 0 && config_.Find(kField) != nullptr)
+    return config_.Integer(kField, 2, kMaxHfPositions);
+  return scaling.Integer(kField, 1, kMaxHfPositions);
 }
 
 absl::Status RopeTranslator::TranslateTheta(const HfFields* scaling) {
@@ -84,7 +95,7 @@ absl::Status RopeTranslator::TranslateTheta(const HfFields* scaling) {
 
 absl::Status RopeTranslator::TranslateRotatedShare(const HfFields* scaling) {
   KVBLEND_ASSIGN_OR_RETURN(auto share, config_.Number("partial_rotary_factor"));
-  if (scaling != nullptr && !share.has_value()) {
+  if (scaling != nullptr && scaling->Find("partial_rotary_factor") != nullptr) {
     KVBLEND_ASSIGN_OR_RETURN(share, scaling->Number("partial_rotary_factor"));
   }
   rotated_ = model_.head_dim;
@@ -117,12 +128,12 @@ absl::Status RopeTranslator::TranslateYarn(const HfFields& scaling) {
   KVBLEND_ASSIGN_OR_RETURN(const auto truncate, scaling.Bool("truncate"));
   if (truncate.value_or(true) != whole) return scaling.NotImplemented("truncate", whole ? "true" : "false");
   KVBLEND_ASSIGN_OR_RETURN(const double factor, RequirePositive(scaling, "factor"));
-  KVBLEND_ASSIGN_OR_RETURN(auto original,
-                           scaling.Integer("original_max_position_embeddings", 1, kMaxHfPositions));
-  if (!original.has_value()) {
-    KVBLEND_ASSIGN_OR_RETURN(original, config_.Integer("max_position_embeddings", 1, kMaxHfPositions));
-  }
-  if (!original.has_value()) return config_.Missing("max_position_embeddings");
+  KVBLEND_ASSIGN_OR_RETURN(auto original, OriginalContext(scaling));
+  if (!original.has_value()) original = model_.context_length;
+  // Who adds the scaling to a published configuration, as Qwen's describe it, leaves max_position_embeddings.
+  const double reached = factor * static_cast<double>(*original);
+  model_.context_length = std::max(
+      model_.context_length, static_cast<int64_t>(std::min(reached, static_cast<double>(kMaxHfPositions))));
   out_.SetString(Key("scaling.type"), "yarn");
   out_.SetFloat(Key("scaling.factor"), factor);
   out_.SetInteger(Key("scaling.original_context_length"), static_cast<uint64_t>(*original));
@@ -147,8 +158,9 @@ absl::Status RopeTranslator::TranslateLlama3(const HfFields& scaling) {
   KVBLEND_ASSIGN_OR_RETURN(const double factor, RequirePositive(scaling, "factor"));
   KVBLEND_ASSIGN_OR_RETURN(const double low, RequirePositive(scaling, "low_freq_factor"));
   KVBLEND_ASSIGN_OR_RETURN(const double high, RequirePositive(scaling, "high_freq_factor"));
-  KVBLEND_ASSIGN_OR_RETURN(const double original,
-                           RequirePositive(scaling, "original_max_position_embeddings"));
+  KVBLEND_ASSIGN_OR_RETURN(const auto stated, OriginalContext(scaling));
+  if (!stated.has_value()) return scaling.Missing("original_max_position_embeddings");
+  const auto original = static_cast<double>(*stated);
   if (!(high > low)) return scaling.Wrong("high_freq_factor", "numbers above low_freq_factor");
   std::vector<float> divisors;
   for (int64_t i = 0; i < rotated_; i += 2) {
@@ -180,18 +192,11 @@ absl::Status RopeTranslator::TranslateFactors(const HfFields& scaling, std::stri
 absl::Status RopeTranslator::TranslateLongRope(const HfFields& scaling) {
   KVBLEND_RETURN_IF_ERROR(CheckRopeFields(
       scaling, {"long_factor", "short_factor", "factor", "original_max_position_embeddings"}));
-  KVBLEND_ASSIGN_OR_RETURN(const auto context,
-                           config_.Integer("max_position_embeddings", 1, kMaxHfPositions));
-  KVBLEND_ASSIGN_OR_RETURN(auto original,
-                           config_.Integer("original_max_position_embeddings", 2, kMaxHfPositions));
-  if (!original.has_value()) {
-    KVBLEND_ASSIGN_OR_RETURN(original,
-                             scaling.Integer("original_max_position_embeddings", 2, kMaxHfPositions));
-  }
+  KVBLEND_ASSIGN_OR_RETURN(const auto original, OriginalContext(scaling));
   if (!original.has_value()) return config_.Missing("original_max_position_embeddings");
   KVBLEND_RETURN_IF_ERROR(TranslateFactors(scaling, "long_factor", "rope_factors_long.weight"));
   KVBLEND_RETURN_IF_ERROR(TranslateFactors(scaling, "short_factor", "rope_factors_short.weight"));
-  double stretch = static_cast<double>(*context) / static_cast<double>(*original);
+  double stretch = static_cast<double>(model_.context_length) / static_cast<double>(*original);
   if (scaling.Find("factor") != nullptr) {
     KVBLEND_ASSIGN_OR_RETURN(stretch, RequirePositive(scaling, "factor"));
   }
@@ -208,54 +213,97 @@ absl::Status RopeTranslator::TranslateScaling(const HfFields& scaling) {
     KVBLEND_ASSIGN_OR_RETURN(type, scaling.Text("type"));  // as older files call it
   }
   if (!type.has_value() || *type == "default") return CheckRopeFields(scaling, {});
-  if (*type == "linear") return TranslateLinear(scaling);
-  if (*type == "llama3") return TranslateLlama3(scaling);
-  if (*type == "yarn") return TranslateYarn(scaling);
+  // Phi's "yarn" is LongRoPE to transformers, as "su" is.
   const bool is_phi = model_.architecture->architecture == "phi3";
-  if (is_phi && (*type == "longrope" || *type == "su")) return TranslateLongRope(scaling);
-  return scaling.NotImplemented(
-      scaling.Find("rope_type") != nullptr ? "rope_type" : "type",
-      is_phi ? "default, linear, llama3, yarn, longrope, su" : "default, linear, llama3, yarn");
+  if (is_phi && (*type == "longrope" || *type == "su" || *type == "yarn")) return TranslateLongRope(scaling);
+  if (!is_phi && *type == "linear") return TranslateLinear(scaling);
+  if (!is_phi && *type == "llama3") return TranslateLlama3(scaling);
+  if (!is_phi && *type == "yarn") return TranslateYarn(scaling);
+  return scaling.NotImplemented(scaling.Find("rope_type") != nullptr ? "rope_type" : "type",
+                                is_phi ? "default, longrope, su, yarn" : "default, linear, llama3, yarn");
+}
+
+// rope_parameters, or rope_scaling as it was called before; nullptr without either. Files that were edited
+// have both: they must say the same, as which one counts depends on who reads them.
+absl::StatusOr<const nlohmann::json*> RopeTranslator::FindScaling(std::string_view& field) const {
+  const nlohmann::json* found = nullptr;
+  for (const std::string_view name : {"rope_parameters", "rope_scaling"}) {
+    const nlohmann::json* object = config_.Find(name);
+    if (object == nullptr) continue;
+    if (!object->is_object()) return config_.Wrong(name, "an object");
+    if (object->empty()) continue;
+    if (found == nullptr) {
+      std::tie(found, field) = std::pair{object, name};
+      continue;
+    }
+    const nlohmann::json& other = found->contains("full_attention") ? (*found)["full_attention"] : *found;
+    for (const auto& [member, value] : object->items()) {
+      const std::string its_name = member == "type" && !other.contains(member) ? "rope_type" : member;
+      if (value.is_null() || (other.is_object() && other.value(its_name, nlohmann::json()) == value))
+        continue;
+      return config_.Wrong(name, Concat("none beside '", field, "', or what that says"));
+    }
+  }
+  return found;
+}
+
+// The part of layers that see everything, of an object for each kind of layer; other objects as they are.
+absl::StatusOr<const nlohmann::json*> RopeTranslator::SplitByLayer(const nlohmann::json& object,
+                                                                   std::string& name) {
+  if (!object.contains("full_attention") && !object.contains("sliding_attention")) return &object;
+  const bool by_layer = default_local_theta_ > 0;
+  for (const auto& [kind, value] : object.items()) {
+    const bool is_known = kind == "full_attention" || kind == "sliding_attention";
+    if (is_known && by_layer && value.is_object() && object.contains("full_attention")) continue;
+    return absl::UnimplementedError(Concat(name, " is ", ShowJson(object), "; allowed: ",
+                                           by_layer
+                                               ? "an object each for 'full_attention' and 'sliding_attention'"
+                                               : "one object for all layers"));
+  }
+  if (const auto local = object.find("sliding_attention"); local != object.end()) {
+    const HfFields fields(*local, Concat(name, ".sliding_attention"));
+    if (fields.Find("rope_theta") != nullptr) {
+      KVBLEND_ASSIGN_OR_RETURN(local_theta_, RequirePositive(fields, "rope_theta"));
+    }
+    KVBLEND_ASSIGN_OR_RETURN(const auto type, fields.Text("rope_type"));
+    if (type.has_value() && *type != "default") return fields.NotImplemented("rope_type", "default");
+    KVBLEND_RETURN_IF_ERROR(CheckRopeFields(fields, {}));
+  }
+  name += ".full_attention";
+  return &object["full_attention"];
 }
 
 absl::Status RopeTranslator::Translate() {
-  KVBLEND_RETURN_IF_ERROR(CheckLocal(config_, "rope_local_base_freq"));
-  const bool is_new = config_.Find("rope_parameters") != nullptr;
-  const std::string_view field = is_new ? "rope_parameters" : "rope_scaling";
-  const nlohmann::json* object = config_.Find(field);
+  KVBLEND_ASSIGN_OR_RETURN(const auto context,
+                           config_.Integer("max_position_embeddings", 1, kMaxHfPositions));
+  if (!context.has_value()) return config_.Missing("max_position_embeddings");
+  model_.context_length = *context;
+  if (config_.Find("rope_local_base_freq") != nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(local_theta_, RequirePositive(config_, "rope_local_base_freq"));
+  }
+  std::string_view field = "rope_scaling";
+  KVBLEND_ASSIGN_OR_RETURN(const nlohmann::json* object, FindScaling(field));
   if (object == nullptr) {
+    if (model_.architecture->states_rope_scaling) return config_.Missing(field);
     KVBLEND_RETURN_IF_ERROR(TranslateTheta(nullptr));
-    return TranslateRotatedShare(nullptr);
+    KVBLEND_RETURN_IF_ERROR(TranslateRotatedShare(nullptr));
+  } else {
+    std::string name = Concat(config_.name(), ": ", field);
+    KVBLEND_ASSIGN_OR_RETURN(object, SplitByLayer(*object, name));
+    const HfFields scaling(*object, std::move(name));
+    KVBLEND_RETURN_IF_ERROR(TranslateTheta(&scaling));
+    KVBLEND_RETURN_IF_ERROR(TranslateRotatedShare(&scaling));
+    KVBLEND_RETURN_IF_ERROR(TranslateScaling(scaling));
   }
-  if (!object->is_object()) return config_.Wrong(field, "an object");
-  std::string name = Concat(config_.name(), ": ", field);
-  // One object for each kind of layer.
-  if (object->contains("full_attention")) {
-    for (const auto& [kind, value] : object->items()) {
-      const bool is_known = kind == "full_attention" || kind == "sliding_attention";
-      if (!is_known || !value.is_object()) {
-        return config_.Wrong(field, "an object each for 'full_attention' and 'sliding_attention'");
-      }
-    }
-    if (const auto local = object->find("sliding_attention"); local != object->end()) {
-      const HfFields fields(*local, Concat(name, ".sliding_attention"));
-      KVBLEND_RETURN_IF_ERROR(CheckLocal(fields, "rope_theta"));
-      KVBLEND_ASSIGN_OR_RETURN(const auto type, fields.Text("rope_type"));
-      if (type.has_value() && *type != "default") return fields.NotImplemented("rope_type", "default");
-      KVBLEND_RETURN_IF_ERROR(CheckRopeFields(fields, {}));
-    }
-    name += ".full_attention";
-    object = &(*object)["full_attention"];
+  if (local_theta_.value_or(default_local_theta_) != default_local_theta_) {
+    out_.SetFloat(Key("freq_base_swa"), *local_theta_);
   }
-  const HfFields scaling(*object, std::move(name));
-  KVBLEND_RETURN_IF_ERROR(TranslateTheta(&scaling));
-  KVBLEND_RETURN_IF_ERROR(TranslateRotatedShare(&scaling));
-  return TranslateScaling(scaling);
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::Status TranslateHfRope(const HfFields& config, const HfModel& model, TranslatedModel& out) {
+absl::Status TranslateHfRope(const HfFields& config, HfModel& model, TranslatedModel& out) {
   return RopeTranslator(config, model, out).Translate();
 }
 

@@ -52,6 +52,7 @@ class TensorTranslator {
   absl::StatusOr<HfPlace> PlaceOf(const SafeTensor& tensor) const;
   std::optional<HfPlace> PlaceInLayer(std::string_view rest) const;
   absl::Status TakeScales(std::vector<SafeTensor>& tensors);
+  absl::Status CheckEmbedding(const std::vector<SafeTensor>& tensors);
   absl::StatusOr<HfMatrix> MatrixOf(const SafeTensor& tensor);
   int64_t RotaryHead(const HfPlace& place) const;
   absl::Status AddMatrix(const SafeTensor& tensor, HfPlace place);
@@ -66,6 +67,7 @@ class TensorTranslator {
   const HfModel& model_;
   const std::string_view name_;
   TranslatedModel& out_;
+  bool is_tied_ = false;                                 // logits are products with the embedding
   absl::flat_hash_map<std::string, SafeTensor> scales_;  // by the name of what they scale
   std::map<std::string, std::map<int64_t, Expert>> experts_;
 };
@@ -96,14 +98,37 @@ absl::StatusOr<HfPlace> TensorTranslator::PlaceOf(const SafeTensor& tensor) cons
   const std::string_view name = tensor.name;
   if (name == "model.embed_tokens.weight") return HfPlace{.name = "token_embd.weight"};
   if (name == "model.norm.weight") return HfPlace{.name = "output_norm.weight"};
-  // Some folders hold the tied matrix twice.
-  if (name == "lm_head.weight") return HfPlace{.name = model_.tied_output == true ? "" : "output.weight"};
+  if (name == "lm_head.weight") return HfPlace{.name = is_tied_ ? "" : "output.weight"};
   if (name.starts_with(kLayers)) {
     if (auto place = PlaceInLayer(name.substr(kLayers.size())); place.has_value()) return *std::move(place);
   }
   return absl::UnimplementedError(Concat(name_, ": tensor ", Quote(name),
                                          " is not part of the architecture '",
                                          model_.architecture->model_type, "' that kvblend implements"));
+}
+
+// Some folders hold the tied matrix twice. Where the two differ, training has untied them, whatever
+// config.json says; transformers (since 5) does not tie them either.
+absl::Status TensorTranslator::CheckEmbedding(const std::vector<SafeTensor>& tensors) {
+  const auto find = [&](std::string_view name) {
+    const auto found = std::find_if(tensors.begin(), tensors.end(),
+                                    [&](const SafeTensor& each) { return each.name == name; });
+    return found == tensors.end() ? nullptr : &*found;
+  };
+  const SafeTensor* embedding = find("model.embed_tokens.weight");
+  const SafeTensor* output = find("lm_head.weight");
+  is_tied_ = model_.tied_output == true;
+  if (embedding == nullptr || embedding->shape.size() != 2) return absl::OkStatus();  // refused later
+  if (embedding->shape[0] != model_.vocab_size) {
+    return Invalid(*embedding, Concat("has ", embedding->shape[0],
+                                      " rows; allowed: config.json's 'vocab_size', ", model_.vocab_size));
+  }
+  if (output != nullptr && is_tied_) {
+    is_tied_ =
+        output->dtype == embedding->dtype && output->shape == embedding->shape &&
+        std::equal(output->data.begin(), output->data.end(), embedding->data.begin(), embedding->data.end());
+  }
+  return absl::OkStatus();
 }
 
 // Sets the scales aside: they are part of what they scale.
@@ -254,6 +279,7 @@ absl::Status TensorTranslator::AddExperts() {
 
 absl::Status TensorTranslator::Translate(std::vector<SafeTensor> tensors) {
   KVBLEND_RETURN_IF_ERROR(TakeScales(tensors));
+  KVBLEND_RETURN_IF_ERROR(CheckEmbedding(tensors));
   if (model_.architecture->fused_experts) {
     KVBLEND_RETURN_IF_ERROR(TranslateFusedExperts(tensors, model_, name_, out_));
   }

@@ -55,8 +55,13 @@ void PrintModel(const ModelReport& report, std::ostream& out) {
                             HumanCount(report.parameters))
       << absl::StreamFormat("shape         %d layers, width %d, %d heads and %d KV heads of %d\n",
                             report.layers, report.width, report.heads, report.kv_heads, report.head_size)
-      << absl::StreamFormat("context       %d tokens\n", report.context_tokens)
-      << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s, format: %s\n",
+      << absl::StreamFormat("context       %d tokens\n", report.context_tokens);
+  if (report.short_context_tokens > 0 && report.short_context_tokens < report.context_tokens) {
+    out << absl::StreamFormat(
+        "              rotated as long contexts are, unless limited to %d tokens or fewer (LongRoPE)\n",
+        report.short_context_tokens);
+  }
+  out << absl::StreamFormat("tokenizer     %s, %d tokens; chat template: %s, format: %s\n",
                             report.tokenizer.empty() ? "none" : report.tokenizer, report.vocabulary,
                             report.has_chat_template ? "yes" : "none",
                             report.chat_format.empty() ? "none" : report.chat_format)
@@ -94,6 +99,7 @@ OrderedJson ModelJson(const ModelReport& report) {
           {"head_size", report.head_size},
           {"vocabulary", report.vocabulary},
           {"context_tokens", report.context_tokens},
+          {"short_context_tokens", report.short_context_tokens},
           {"tensor_types", types},
           {"tokenizer", report.tokenizer},
           {"has_chat_template", report.has_chat_template},

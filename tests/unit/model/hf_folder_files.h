@@ -70,6 +70,23 @@ inline std::map<std::string, std::string> Changed(const std::string& model, cons
   return files;
 }
 
+// A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.
+inline std::map<std::string, std::string> ChangedArchitecture(const std::string& model,
+                                                              const std::string& from,
+                                                              const std::string& to) {
+  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/folders/";
+  std::map<std::string, std::string> files;
+  for (const std::string file : {"config.json", "model.safetensors"}) {
+    files[file] = ReadWhole(folder + model + "/" + file);
+  }
+  files["tokenizer.json"] = ReadWhole(folder + "tokenizer.json");
+  std::string& config = files["config.json"];
+  const size_t at = config.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  if (at != std::string::npos) config.replace(at, from.size(), to);
+  return files;
+}
+
 // The header of a safetensors file changed, and two numbers put behind its data.
 inline std::string ChangedHeader(const std::string& file,
                                  const std::function<void(nlohmann::json&, size_t)>& change) {

@@ -161,22 +161,6 @@ TEST(HfFolderTest, RefusesConfigurationsByField) {
                 "field 'mlp_only_layers' is [1]; allowed: []");
 }
 
-// A folder of tests/fixtures/make_architectures.py, with `from` replaced by `to` in its config.json.
-std::map<std::string, std::string> ChangedArchitecture(const std::string& model, const std::string& from,
-                                                       const std::string& to) {
-  const std::string folder = KVBLEND_SOURCE_DIR "/tests/fixtures/architectures/folders/";
-  std::map<std::string, std::string> files;
-  for (const std::string file : {"config.json", "model.safetensors"}) {
-    files[file] = ReadWhole(folder + model + "/" + file);
-  }
-  files["tokenizer.json"] = ReadWhole(folder + "tokenizer.json");
-  std::string& config = files["config.json"];
-  const size_t at = config.find(from);
-  EXPECT_NE(at, std::string::npos) << from;
-  if (at != std::string::npos) config.replace(at, from.size(), to);
-  return files;
-}
-
 TEST(HfFolderTest, SoftCapsThatAreNotStatedAreGemmas) {
   const auto read = [](const std::string& from, const std::string& to) -> absl::StatusOr<ModelConfig> {
     const auto file = Present(ChangedArchitecture("gemma2", from, to));
