@@ -4,6 +4,8 @@ pasted, ChatOpenAI. Nothing in it knows kvblend; what changes from server to ser
     pip install langchain-openai
     python langchain_rag.py http://127.0.0.1:8000/v1 questions.json [SECONDS]
 
+A server with keys, as `kvblend serve` makes one, wants its own in OPENAI_API_KEY.
+
 questions.json: a list of {"question", "ctxs": [{"title", "text"}]}, as in tests/fixtures/musique_sample.json. All questions
 are asked, and then, after so many SECONDS (15) in which the server stores what it has computed, all again in other words and
 with the best passage last, so that the same passages come back in other prompts. Prints for each the time to the first token as
@@ -11,6 +13,7 @@ the client sees it, how many tokens of the prompt the server says it had in its 
 """
 
 import json
+import os
 import re
 import statistics
 import sys
@@ -53,7 +56,8 @@ def paste(documents):
 
 
 def make_chain(base_url, retriever):
-    llm = ChatOpenAI(base_url=base_url, api_key="none", model="", temperature=0, max_tokens=16, stream_usage=True)
+    llm = ChatOpenAI(base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY", "none"), model="", temperature=0, max_tokens=16,
+                     stream_usage=True)
     return ({"context": retriever | RunnableLambda(paste), "question": RunnablePassthrough()}
             | ChatPromptTemplate.from_template(PROMPT) | llm)
 

@@ -78,6 +78,7 @@ void Terminal::PrintJson(const OrderedJson& object) { PrintLine(JsonLine(object)
 void Terminal::PrintError(const absl::Status& status) {
   err << Coloured(colour, kRed, "error:") << " " << status.message() << " ("
       << absl::StatusCodeToString(status.code()) << ")" << std::endl;
+  if (absl::IsUnauthenticated(status)) PrintNote("The key is read from the environment: KVBLEND_API_KEY.");
 }
 
 void Terminal::PrintWarning(std::string_view message) {

@@ -2,17 +2,12 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <filesystem>
 #include <limits>
 #include <memory>
-#include <set>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -21,17 +16,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "server/config/engine_flags.h"
 #include "server/config/help_format.h"
+#include "server/config/settings_file.h"
 #include "server/config/value_checks.h"
-#include "server/files/open_file.h"
 
 namespace kvblend::server {
 namespace {
-
-constexpr int64_t kMaxConfigBytes = int64_t{1} << 20;
 
 constexpr char kDescription[] =
     "Serves a language model over gRPC and OpenAI's HTTP API to retrieval-augmented applications, reusing the KV of document chunks "
@@ -271,112 +262,6 @@ absl::Status CheckListening(const ServerConfig& config) {
   return absl::OkStatus();
 }
 
-// What came through the pipe that --config names, such as <(command), as a file: CLI11 opens the path itself,
-// and would wait for a writer.
-class PipedSettings {
- public:
-  // Puts the path of that file in the place of a pipe's. May be asked again.
-  void Replace(std::string& path) {
-    if (path != pipe_) {
-      std::error_code ignored;
-      if (!std::filesystem::is_fifo(path, ignored)) return;
-      file_ = Descriptor(memfd_create("settings", MFD_CLOEXEC));
-      const auto text = ReadNamed(path, Allowed::kFileOrStream, kMaxConfigBytes);
-      const absl::Status copied = text.ok() ? WriteAll(file_, "a copy in memory", *text) : text.status();
-      if (!copied.ok()) {
-        throw CLI::ParseError(absl::StrCat("--config: ", copied.message()), CLI::ExitCodes::FileError);
-      }
-      pipe_ = path;
-    }
-    path = absl::StrCat("/proc/self/fd/", file_.get());
-  }
-  // What the path was before that.
-  std::string NameOf(const std::string& path) const {
-    return file_.get() >= 0 && path == absl::StrCat("/proc/self/fd/", file_.get()) ? pipe_ : path;
-  }
-
- private:
-  std::string pipe_;
-  Descriptor file_;
-};
-
-// A file in which every line is a setting: a misspelt one would be left at its default in silence, which for
-// api-keys means a server without keys.
-class SettingsFile : public CLI::ConfigTOML {
- public:
-  SettingsFile(const CLI::App& app, const PipedSettings& piped) : app_(app), piped_(piped) {}
-
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    // Bounded: a device has no end, and a model that was given by mistake may not fit into memory.
-    std::string text(size_t{kMaxConfigBytes} + 1, '\0');
-    input.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(input.gcount()));
-    if (text.size() > size_t{kMaxConfigBytes}) Refuse("has more than ", kMaxConfigBytes, " bytes");
-    CheckLines(text);
-    std::istringstream lines(text);
-    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(lines);
-    std::set<const CLI::Option*> seen;
-    for (const CLI::ConfigItem& item : items) {
-      const CLI::Option* option = item.parents.empty() ? Find(item.name) : nullptr;
-      if (option == nullptr || !option->get_configurable()) Refuse("'", item.fullname(), "' is no setting");
-      if (!seen.insert(option).second) Refuse("'", item.name, "' is there twice");
-    }
-    return items;
-  }
-
- private:
-  // What CLI11 would say nothing about: it takes "[default]" for no section, and skips lines of one or two
-  // characters, such as "[]" and "=1".
-  void CheckLines(const std::string& text) const {
-    bool in_list = false;  // that an earlier line has begun
-    int number = 0;
-    for (absl::string_view line : absl::StrSplit(text, '\n')) {
-      ++number;
-      line = absl::StripAsciiWhitespace(line);
-      if (in_list) {
-        in_list = !absl::EndsWith(line, "]");
-        continue;
-      }
-      if (line.empty() || line.front() == '#' || line.front() == ';') continue;
-      if (line.front() == '[' && line.back() == ']') {
-        Refuse("'", line, "' is no setting; allowed: lines without sections");
-      }
-      if (line.size() < 3) Refuse("'", line, "' is no setting");
-      const std::pair<absl::string_view, absl::string_view> parts =
-          absl::StrSplit(line, absl::MaxSplits('=', 1));
-      const absl::string_view value =
-          absl::StripAsciiWhitespace(parts.second.substr(0, parts.second.find('#')));
-      in_list = value.size() > 1 && value.front() == '[' && value.back() != ']';
-      CheckIsOneValue(number, std::string(absl::StripAsciiWhitespace(parts.first)), value);
-    }
-  }
-
-  // CLI11 would only say how many values it counts.
-  void CheckIsOneValue(int number, const std::string& name, absl::string_view value) const {
-    const CLI::Option* option = Find(name);
-    const bool takes_one = option != nullptr && option->get_items_expected_max() == 1;
-    if (!takes_one || value.empty() || absl::StrContains("\"'[", value.substr(0, 1))) return;
-    if (!absl::StrContains(value, ' ') && !absl::StrContains(value, '\t')) return;
-    Refuse("line ", number, ": ", name, " is '", value,
-           "'; allowed: one value, in quotes where it has blanks");
-  }
-
-  const CLI::Option* Find(const std::string& name) const {
-    const CLI::Option* option = app_.get_option_no_throw("--" + name);
-    return option != nullptr ? option : app_.get_option_no_throw(name);
-  }
-
-  template <typename... Parts>
-  [[noreturn]] void Refuse(const Parts&... parts) const {
-    throw CLI::ConfigError(
-        absl::StrCat(piped_.NameOf(app_.get_config_ptr()->as<std::string>()), ": ", parts...),
-        CLI::ExitCodes::ConfigError);
-  }
-
-  const CLI::App& app_;
-  const PipedSettings& piped_;
-};
-
 // What is wrong with the command line. Words that belong to no flag explain the rest, such as that --model is
 // missing.
 std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
@@ -423,7 +308,8 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
     // CLI11 looks for the file before it reads the environment.
     const char* const config_path = std::getenv(kConfigVariable);
     const bool has_config = config_path != nullptr && *config_path != '\0';
-    app.set_config("--config", has_config ? config_path : "", "File with settings, in INI or TOML form",
+    app.set_config("--config", has_config ? config_path : "",
+                   "File with settings, one NAME=VALUE in each line",
                    /*config_required=*/has_config)
         ->envname(kConfigVariable)
         ->transform([&piped](std::string path) {

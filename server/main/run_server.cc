@@ -63,7 +63,8 @@ absl::Status WritePortFile(const std::string& path, int grpc_port, int http_port
   const std::string temporary = absl::StrCat(path, ".", getpid());
   errno = 0;
   std::ofstream file(temporary);
-  file << "grpc=" << grpc_port << "\nhttp=" << http_port << "\n";
+  if (grpc_port > 0) file << "grpc=" << grpc_port << "\n";  // a Unix socket has none
+  file << "http=" << http_port << "\n";
   if (api_server != nullptr) file << "api=" << api_server->port() << "\n";
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {

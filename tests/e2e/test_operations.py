@@ -11,7 +11,7 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from conftest import MODEL, ROOT, refused, run
+from conftest import BIN_DIR, MODEL, ROOT, refused, run, wait_until
 
 SERVICES = ("kvblend.v1.Inference", "kvblend.v1.Chunks", "kvblend.v1.Admin")
 
@@ -190,6 +190,19 @@ def test_failing_to_start_says_why(tmp_path):
                                   "--http-address", "127.0.0.1:0", "--api-address", "none")
         assert address.split(":")[1] in failure(1, "--model", MODEL, "--log-level", "error", "--grpc-address", "127.0.0.1:0",
                                                 "--http-address", "127.0.0.1:0", "--api-address", address)
+
+
+def test_a_port_file_has_the_ports_that_there_are(tmp_path):
+    server = subprocess.Popen(
+        [BIN_DIR / "kvblend-server", "--model", MODEL, "--no-self-check", "--log-level", "error", "--port-file", tmp_path / "ports",
+         "--grpc-address", f"unix:{tmp_path}/socket", "--http-address", "127.0.0.1:0", "--api-address", "none"])
+    try:
+        wait_until((tmp_path / "ports").exists, "the ports")
+        (line,) = (tmp_path / "ports").read_text().splitlines()
+        assert line.startswith("http=")
+    finally:
+        server.terminate()
+        assert server.wait(30) == 0
 
 
 def test_a_port_file_never_takes_the_place_of_a_device(tmp_path):

@@ -1,6 +1,8 @@
 """Chunks that servers share through a Redis Cluster: hits across servers, damage, nodes that die under load."""
 
 import os
+import pathlib
+import re
 import threading
 
 import pytest
@@ -24,11 +26,11 @@ def start_sharing(start_server, redis, tmp_path):
     password_file = tmp_path / "password"
     password_file.write_text(PASSWORD + "\n")
 
-    def start(memory="256MiB", budget="10"):
+    def start(memory="256MiB", budget="10", *more):
         server = start_server(
             "--max-context-tokens", "2048", "--chunk-store-bytes", memory, "--no-self-check",
             "--chunk-redis", redis.addresses, "--chunk-redis-password-file", str(password_file),
-            "--chunk-redis-budget", budget)
+            "--chunk-redis-budget", budget, *more)
         wait_until(lambda: server.metrics()["kvblend_redis_nodes_working"] == 3, "all nodes of Redis")
         return server
 
@@ -182,3 +184,37 @@ def test_a_redis_that_is_not_there_keeps_no_server_from_starting(v1, start_serve
     assert (metrics["kvblend_redis_nodes"], metrics["kvblend_redis_nodes_working"]) == (1, 0)  # an alert compares them
     assert server.log().count("chunk store in Redis: the cluster does not answer") == 1
     assert os.path.exists(server.log_path)
+
+
+def slot_of(node, key):
+    return node.call("CLUSTER", "KEYSLOT", key)
+
+
+def begin_to_move(redis, password):
+    """Every key is at another node than the one that still owns its slot, as while slots are being moved."""
+    ids = {node.port: node.call("CLUSTER", "MYID").decode() for node in redis.nodes}
+    for key, source in redis.keys().items():
+        target = next(node for node in redis.nodes if node is not source)
+        slot = slot_of(source, key)
+        target.call("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.port])
+        source.call("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target.port])
+        source.call("MIGRATE", "127.0.0.1", target.port, "", 0, 10000, "AUTH", password, "KEYS", key)
+
+
+def test_the_user_of_the_guide_may_do_all_that_servers_do(v1, start_sharing, redis):
+    guide = (pathlib.Path(__file__).parents[2] / "docs" / "operator-guide.md").read_text()
+    (line,) = re.findall(r"^ {4}(ACL SETUSER kvblend .*)$", guide, re.MULTILINE)
+    for node in redis.nodes:
+        node.call(*(part.replace("PASSWORD", PASSWORD) for part in line.split(" ")))
+    as_user = ("--chunk-redis-user", "kvblend")
+    one = start_sharing("256MiB", "10", *as_user)
+    entries = put_and_wait(one)
+    _, expected = one.ask()
+    begin_to_move(redis, PASSWORD)
+    report, logprobs = start_sharing("256MiB", "10", *as_user).ask()
+    assert [chunk.tier for chunk in report.chunks] == [v1.TIER_REDIS] * len(CHUNKS)
+    assert logprobs == expected
+    keys = [entry.key for entry in entries]
+    assert one.chunks.Delete(v1.DeleteChunksRequest(keys=keys)).deleted == len(keys)
+    for node in redis.nodes:
+        assert node.call("ACL", "LOG") == []

@@ -1,6 +1,6 @@
 // Chunks in a folder on local disk: one kvb1 file each (engine/store/format/entry_format.h).
 //
-//   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = 100 << 30});
+//   auto tier = DiskTier::Open({.path = "/var/lib/kvblend/chunks", .quota_bytes = int64_t{100} << 30});
 //   (*tier)->Put(address, *kv, {.label = "doc 7"});
 //   auto entries = (*tier)->OpenEntries(keys, deadline);
 //   (*entries[0])->ReadLayer(0, buffer, {prompt, 0}, [](absl::Status status) { ... });

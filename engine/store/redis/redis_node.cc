@@ -9,6 +9,14 @@
 namespace kvblend::store::redis {
 namespace {
 
+// What goes before a command for a slot that is being moved. Only its errors matter.
+std::unique_ptr<Command> AskingCommand() {
+  auto asking = std::make_unique<Command>();
+  asking->usual_reply_bytes = 64;
+  asking->done = [](const absl::StatusOr<Reply>&) {};
+  return asking;
+}
+
 /// Less than this in one stall period is no progress: a node that trickles is as good as dead.
 constexpr int64_t kProgressBytes = int64_t{64} << 10;
 constexpr size_t kReadBytes = size_t{256} << 10;
@@ -326,7 +334,7 @@ void RedisNode::Serve(Lane lane, Connection& connection, int64_t num_failures) {
         continue;
       }
       to_send.push_back(command.get());
-      if (command->asking) session.Add(nullptr);
+      if (command->asking) session.Add(AskingCommand());
       session.Add(std::move(command));
     }
     const bool ping = session.idle();

@@ -17,61 +17,12 @@
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/support/fake_redis.h"
-#include "tests/unit/store_redis/redis_tier_fixture.h"
+#include "tests/unit/store_redis/redis_cluster_fixture.h"
 
 namespace kvblend::store::redis {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr absl::Duration kBudget = absl::Milliseconds(50);
-
-class RedisClusterTest : public QuietRedisTest {
- protected:
-  ClusterOptions Options(FakeRedis& redis) {
-    ClusterOptions options;
-    options.seeds = {{"10.0.0.99", 7000}, FakeRedis::EndpointOf(0)};  // the first is not there
-    options.node.read_stall = kBudget;
-    options.node.ping_interval = absl::InfiniteDuration();
-    options.node.breaker = {.min_backoff = absl::Milliseconds(10), .max_backoff = absl::Milliseconds(20)};
-    options.node.now = [&redis] { return redis.clock().Now(); };
-    options.min_refresh_interval = absl::Milliseconds(1);
-    return options;
-  }
-  std::unique_ptr<ClusterClient> Connect(FakeRedis& redis) { return Connect(redis, Options(redis)); }
-  std::unique_ptr<ClusterClient> Connect(FakeRedis& redis, const ClusterOptions& options) {
-    auto client = std::make_unique<ClusterClient>(options, redis.NewTransport());
-    EXPECT_TRUE(client->AwaitAllWorking(Soon()));
-    return client;
-  }
-
-  static std::unique_ptr<Command> MakeCommand(std::initializer_list<std::string_view> arguments) {
-    auto command = std::make_unique<Command>();
-    command->wire = FormatCommand(arguments);
-    command->slot = SlotOf(*(arguments.begin() + 1));
-    return command;
-  }
-  static absl::StatusOr<Reply> Call(ClusterClient& client,
-                                    std::initializer_list<std::string_view> arguments) {
-    return Call(client, MakeCommand(arguments));
-  }
-  static absl::StatusOr<Reply> Call(ClusterClient& client, std::unique_ptr<Command> command) {
-    std::vector<std::unique_ptr<Command>> commands;
-    commands.push_back(std::move(command));
-    return client.Call(std::move(commands), absl::InfiniteFuture())[0];
-  }
-  /// Lets the clock run until the nodes' back-off is over and all work again.
-  static void Recover(FakeRedis& redis, ClusterClient& client) {
-    redis.clock().Advance(absl::Seconds(1));
-    EXPECT_TRUE(client.AwaitAllWorking(Soon()));
-  }
-  static std::string KeyOf(FakeRedis& redis, int32_t node) {
-    for (int i = 0;; ++i) {
-      std::string key = absl::StrCat("key", i);
-      if (redis.NodeOf(key) == node) return key;
-    }
-  }
-};
 
 TEST_F(RedisClusterTest, CommandsGoToTheNodeOfTheirSlot) {
   FakeRedis redis(3);
@@ -182,62 +133,6 @@ TEST_F(RedisClusterTest, PasswordsAreForUsersOrForAll) {
         refused.AwaitStats([](const ClusterStats& s) { return s.failed_topology_refreshes > 0; }, Soon()));
     EXPECT_EQ(Call(refused, {"GET", "a"}).status().code(), absl::StatusCode::kUnavailable);
   }
-}
-
-TEST_F(RedisClusterTest, MovedIsFollowedAndTheMapReadAgain) {
-  FakeRedis redis(3);
-  ClusterOptions options = Options(redis);
-  const auto client = Connect(redis, options);
-  const std::string key = KeyOf(redis, 0);
-  ASSERT_TRUE(Call(*client, {"SET", key, "1"})->is_ok());
-  redis.MoveSlots(0, 1);
-  EXPECT_EQ(Call(*client, {"GET", key})->text, "1");
-  EXPECT_EQ(client->stats().moved, 1);
-  EXPECT_TRUE(client->AwaitStats([](const ClusterStats& s) { return s.nodes.size() == 2; }, Soon()));
-  EXPECT_EQ(Call(*client, {"GET", key})->text, "1");
-  EXPECT_EQ(client->stats().moved, 1);
-}
-
-TEST_F(RedisClusterTest, AMovedStormEndsAndDoesNotFloodTheCluster) {
-  FakeRedis redis(3);
-  ClusterOptions options = Options(redis);
-  options.min_refresh_interval = absl::Hours(1);
-  const auto client = Connect(redis, options);
-  // Every node says that the next one has it.
-  redis.SetScript([](int32_t node, const FakeRedis::Arguments& arguments) -> FakeReply {
-    if (arguments[0] != "GET") return {};
-    return {.execute = false,
-            .instead = absl::StrCat("-MOVED 1 ", FakeRedis::EndpointOf((node + 1) % 3).ToString(), "\r\n")};
-  });
-  const int64_t before = redis.num_commands();
-  for (int i = 0; i < 20; ++i) {
-    const auto reply = Call(*client, {"GET", absl::StrCat("key", i)});
-    EXPECT_EQ(reply.status().code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(reply.status().message(), HasSubstr("redirected"));
-  }
-  EXPECT_EQ(redis.num_commands() - before, 20 * (1 + ClusterClient::kMaxHops));
-  EXPECT_EQ(client->stats().redirected_too_often, 20);
-  EXPECT_EQ(client->stats().topology_refreshes, 1);
-  redis.SetScript(nullptr);
-  EXPECT_EQ(Call(*client, {"GET", "key1"})->type, Reply::Type::kNil);
-}
-
-TEST_F(RedisClusterTest, AskIsFollowedOnceWithAsking) {
-  FakeRedis redis(2);
-  const auto client = Connect(redis);
-  const std::string key = KeyOf(redis, 0);
-  redis.Set(key, "old");
-  redis.SetScript([](int32_t node, const FakeRedis::Arguments& arguments) -> FakeReply {
-    if (node != 0 || arguments[0] == "PING" || arguments[0] == "CLUSTER") return {};
-    return {.execute = false,
-            .instead = absl::StrCat("-ASK 1 ", FakeRedis::EndpointOf(1).ToString(), "\r\n")};
-  });
-  // Node 1 does not own the slot and takes the command only because of ASKING.
-  EXPECT_TRUE(Call(*client, {"SET", key, "new"})->is_ok());
-  EXPECT_EQ(redis.Get(key), "old");
-  EXPECT_EQ(Call(*client, {"GET", key})->text, "new");
-  EXPECT_EQ(client->stats().asked, 2);
-  EXPECT_EQ(client->stats().moved, 0);
 }
 
 TEST_F(RedisClusterTest, ErrorRepliesAreRepliesAndTheConnectionLivesOn) {

@@ -1,3 +1,5 @@
+#include "server/convert/message_json.h"
+
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -8,7 +10,6 @@
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
 #include "nlohmann/json.hpp"
-#include "server/convert/message_json.h"
 #include "tests/support/message_text.h"
 
 namespace kvblend::server {

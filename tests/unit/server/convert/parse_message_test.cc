@@ -1,3 +1,5 @@
+#include "server/convert/parse_message.h"
+
 #include <cstdint>
 #include <random>
 #include <string>
@@ -7,7 +9,6 @@
 #include "gtest/gtest.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
-#include "server/convert/parse_message.h"
 
 namespace kvblend::server {
 namespace {

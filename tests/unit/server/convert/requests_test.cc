@@ -1,3 +1,5 @@
+#include "server/convert/requests.h"
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -5,7 +7,6 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/convert/requests.h"
 #include "tests/support/message_text.h"
 #include "tests/unit/server/describe_request.h"
 

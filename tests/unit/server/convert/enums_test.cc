@@ -1,3 +1,5 @@
+#include "server/convert/enums.h"
+
 #include <set>
 #include <string>
 
@@ -5,7 +7,6 @@
 #include "kvblend/v1/admin.pb.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "kvblend/v1/inference.pb.h"
-#include "server/convert/enums.h"
 
 namespace kvblend::server {
 namespace {

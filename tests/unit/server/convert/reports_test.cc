@@ -1,9 +1,10 @@
+#include "server/convert/reports.h"
+
 #include <string>
 
 #include "absl/strings/str_replace.h"
 #include "google/protobuf/descriptor.h"
 #include "gtest/gtest.h"
-#include "server/convert/reports.h"
 #include "tests/support/message_text.h"
 
 namespace kvblend::server {
