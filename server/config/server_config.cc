@@ -383,7 +383,10 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
   const std::vector<std::string> stray = app.remaining();
   if (stray.empty()) return error.what();
   const bool is_flag = absl::StartsWith(stray.front(), "-");
-  return absl::StrCat("'", stray.front(), "' ",
+  std::string word = stray.front();
+  // A URL out of its place may have a password.
+  if (const size_t at = word.rfind('@'); at != std::string::npos) word.replace(0, at, "...");
+  return absl::StrCat("'", word, "' ",
                       is_flag
                           ? "is no setting"
                           : "belongs to no setting; allowed: settings as --NAME VALUE, such as --model FILE");

@@ -175,6 +175,10 @@ def test_bad_flags():
         assert failure(2, *flags).startswith("kvblend-server: ")
 
 
+def test_a_redis_url_tells_no_password():
+    for flags in (("--chunk-redis", "redis://user:s3cret@host:1"), ("--chunk-redis", "s3cret@host:1"), ("redis://user:s3cret@host:1",)):
+        said = failure(2, "--model", MODEL, *flags)
+        assert "'...@host:1'" in said and "s3cret" not in said
 def test_failing_to_start_says_why(tmp_path):
     listen = ("--log-level", "error", "--grpc-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--http-address")
     assert "/nonexistent.gguf" in failure(1, "--model", "/nonexistent.gguf", *listen, "127.0.0.1:0")
