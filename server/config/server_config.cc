@@ -392,6 +392,14 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
                           : "belongs to no setting; allowed: settings as --NAME VALUE, such as --model FILE");
 }
 
+// What is known of it where settings are wrong: variables count for what has not been read by then.
+bool WantsJson(const CLI::App& app) {
+  const CLI::Option& format = *app.get_option("--log-format");
+  if (format.count() > 0) return format.results().back() == "json";
+  const char* const variable = std::getenv("KVBLEND_LOG_FORMAT");
+  return variable != nullptr && std::string_view(variable) == "json";
+}
+
 // CLI11's messages may span lines; callers show one.
 std::string OneLine(std::string text) {
   for (char& c : text) {
@@ -450,6 +458,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
       parsed.output = std::string(call.what()) + "\n";
     } catch (const CLI::Error& error) {
       parsed.exit_code = 2;
+      parsed.json_log = WantsJson(app);
       parsed.error_output =
           "kvblend-server: " + OneLine(WhatIsWrong(app, error)) + "; see kvblend-server --help\n";
     }

@@ -21,6 +21,7 @@
 #include "base/steady_time.h"
 #include "server/access/keyed_access.h"
 #include "server/api/routes.h"
+#include "server/calls/call_log.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "server/files/open_file.h"
@@ -47,7 +48,11 @@ constexpr absl::Duration kFlushTime = absl::Seconds(5);
 
 // Some settings can only be judged once the model, the processor or a certificate is known.
 int FailToStart(const absl::Status& status) {
-  std::cerr << "kvblend-server: " << status.message() << "\n";
+  if (spdlog::get(kStructuredLog) != nullptr) {
+    spdlog::error("{}", std::string(status.message()));
+  } else {
+    std::cerr << "kvblend-server: " << status.message() << "\n";
+  }
   return absl::IsInvalidArgument(status) ? kBadSettings : kStartFailed;
 }
 

@@ -255,6 +255,13 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
   EXPECT_THAT(ParseLine("--model m redis://u:s3cret@h:1").error_output, HasSubstr("'...@h:1' belongs to no"));
 }
 
+TEST_F(ServerConfigTest, WhatIsWrongIsWantedAsTheLogIsWanted) {
+  EXPECT_FALSE(ParseLine("--model m --threads x").json_log);
+  EXPECT_TRUE(ParseLine("--model m --threads x --log-format json").json_log);
+  const ScopedVariable variable("KVBLEND_LOG_FORMAT", "json");
+  EXPECT_TRUE(ParseLine("--model m --threads x").json_log);
+}
+
 TEST_F(ServerConfigTest, RedisPasswordMayBeInAFile) {
   const test_support::TemporaryFolder folder;
   const std::string file = folder.path() + "/password";
