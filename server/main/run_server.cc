@@ -127,6 +127,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   options.request_timeout = config.api.request_timeout;
   options.idle_timeout = config.api.idle_timeout;
   options.write_timeout = config.api.write_timeout;
+  options.on_refused = [metrics = context.metrics](int status) { metrics->CountHttpRefusal(status); };
+  options.limit_names = {{408, "--api-request-timeout"},
+                         {413, "--max-message-bytes"},
+                         {421, "--api-allowed-hosts"},
+                         {431, "--api-max-header-bytes"},
+                         {503, "--api-max-connections"}};
   return HttpServer::Start(options, ApiRoutes(context), ApiErrorPage);
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "prometheus/counter.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
@@ -141,6 +142,12 @@ struct Metrics::Impl {
                                        "Calls ended, by service, method and gRPC status code.");
   Family<Counter>& http_calls = AddCounters(registry, "kvblend_http_calls_total",
                                             "Calls over HTTP ended, by method and gRPC status code.");
+  Family<Counter>& http_refused =
+      AddCounters(registry, "kvblend_http_refused_total",
+                  "Requests and connections that the HTTP API refused before any handler, by HTTP status.");
+  Counter& grpc_refused = AddCounters(registry, "kvblend_grpc_refused_connections_total",
+                                      "Connections that gRPC closed because there were too many.")
+                              .Add({});
   Family<Counter>& put_chunks =
       AddCounters(registry, "kvblend_put_chunks_total",
                   "Chunks of Chunks.Put, by whether they were computed or present.");
@@ -157,6 +164,7 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
       impl_->chunk_hits.Add({{"source", std::string(kvblend::Name(source))}, {"tier", std::string(name)}});
     }
   }
+  impl_->http_refused.Add({{"status", "503"}});
   for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});
 }
 
@@ -184,6 +192,11 @@ void Metrics::CountHttpCall(std::string_view method, std::string_view code) {
   impl_->http_calls.Add({{"method", std::string(method)}, {"code", std::string(code)}}).Increment();
 }
 
+void Metrics::CountHttpRefusal(int status) {
+  impl_->http_refused.Add({{"status", absl::StrCat(status)}}).Increment();
+}
+
+void Metrics::CountGrpcRefusal() { impl_->grpc_refused.Increment(); }
 void Metrics::ObservePrompt(const v1::PromptReport& report) {
   impl_->first_token.Observe(report.time_to_first_token_seconds());
   impl_->queue.Observe(report.queue_seconds());
