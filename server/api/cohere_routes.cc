@@ -58,8 +58,8 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add(
       "POST", "/v2/chat",
       [state](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
-        const auto log = state->Log(request, "CohereChat");
         const std::string id = NewAnswerId("chat");
+        const auto log = state->Log(request, "CohereChat", id);
         const Calls::Started started = Start(*state, id, request, responder, log);
         if (started.ok()) return;
         log->End(started.status());

@@ -50,8 +50,8 @@ HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* metho
                               ParseGeneration parse) {
   return [state, method, id_prefix, parse](const HttpRequest& request,
                                            std::shared_ptr<HttpResponder> responder) {
-    const auto log = state->Log(request, method);
     const std::string id = NewAnswerId(id_prefix);
+    const auto log = state->Log(request, method, id);
     const Calls::Started started = Start(*state, parse, id, request, responder, log);
     if (started.ok()) {
       responder->OnGone([handle = *started] { handle->Cancel(); });

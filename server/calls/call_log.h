@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -15,6 +16,11 @@
 namespace kvblend::server {
 
 inline constexpr char kStructuredLog[] = "kvblend.calls";
+inline constexpr char kRequestIdHeader[] = "x-request-id";
+
+/// `id`, a client's own name for its request, if it may stand in a line of the log: up to 128 letters, digits
+/// and "-_.:/+=@~"; else empty.
+std::string LoggableId(std::string_view id);
 
 /// Lives as long as one call; not thread-safe.
 class CallLog {
@@ -22,10 +28,16 @@ class CallLog {
   /// What carries the call; the metrics count them apart.
   enum class Transport : uint8_t { kGrpc, kHttp };
 
+  /// By which clients and proxies name a call besides its trace; empty: they don't.
+  struct RequestIds {
+    std::string answer;  // ours, in the answer's header x-request-id
+    std::string client;  // what came in the header or metadata x-request-id; LoggableId's
+  };
+
   /// `service` and `method` must outlive this object, `metrics` and `tracer` (null: no timelines are kept) as
   /// well. `context`: BeginCall's.
   CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service, const char* method,
-          std::string peer, TraceContext context);
+          std::string peer, TraceContext context, RequestIds ids);
 
   const TraceContext& context() const { return context_; }
   /// For the call's CallerContext.
@@ -57,6 +69,7 @@ class CallLog {
   const char* const method_;
   const std::string peer_;
   const TraceContext context_;
+  const RequestIds ids_;
   std::shared_ptr<RequestTrace> trace_;  // null: its timeline is not kept
   const absl::Time start_;
   int64_t prompt_tokens_ = 0;

@@ -142,7 +142,8 @@ void Connection::Dispatch() {
   parser_ = nullptr;
   request.peer = peer_;
   request.peer_host = peer_host_;
-  const auto answer = std::make_shared<Answer>(shared_from_this());
+  request.id = NewRequestId();
+  const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
   // counted while it waits for a handler, and until that has returned.
