@@ -149,6 +149,10 @@ struct Caller {
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
   std::shared_ptr<RequestTrace> trace = {};  // Generate and Score note in it where time goes; null: nowhere
+  /// Of Generate and Score: called once with how many seconds the request has waited, when its turn comes or
+  /// when it is given up before (cancelled, past its deadline, at shutdown). On the engine's thread, or that
+  /// of whoever gives it up; it must return quickly. Null: nobody wants to know.
+  std::function<void(double seconds)> on_dequeued = nullptr;
 };
 
 struct GenerateRequest {

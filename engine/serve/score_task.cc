@@ -63,8 +63,7 @@ bool ScoreTask::Advance(PromptRunner& runner) {
 }
 
 absl::Status ScoreTask::Begin(PromptRunner& runner) {
-  queue_seconds_ = SecondsSinceSubmission();
-  TraceUntilNow("queue");
+  queue_seconds_ = LeaveQueue();
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
                                                   kv::PageUse::kWorking, caller().trace.get()));
   DropPrefetch();

@@ -27,7 +27,7 @@ class ScoreTask final : public Task {
   int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override {
     DropPrefetch();
-    TraceUntilNow("queue");
+    LeaveQueue();
     TraceWhole();
     observer_->OnDone(status);
   }

@@ -97,6 +97,9 @@ void CallLog::End(const absl::Status& status) {
   } else {
     metrics_->CountCall(service_, method_, code);
   }
+  if (expects_first_token_ && time_to_first_token_seconds_ < 0 && !status.ok()) {
+    metrics_->CountWithoutFirstToken(code);
+  }
   if (tracer_ != nullptr) {
     tracer_->End(std::move(trace_), {.trace_id = context_.trace_id,
                                      .span_id = context_.span_id,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -42,6 +43,13 @@ class CallLog {
   const TraceContext& context() const { return context_; }
   /// For the call's CallerContext.
   const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
+  /// For that of a call that computes a prompt.
+  std::function<void(double seconds)> on_dequeued() const {
+    return [metrics = metrics_](double seconds) { metrics->ObserveQueueTime(seconds); };
+  }
+
+  /// To be called at the beginning of a call that computes a prompt: its end counts if it has no first token.
+  void ExpectFirstToken() { expects_first_token_ = true; }
 
   /// Every event that is sent.
   void Note(const v1::GenerateEvent& event);
@@ -72,6 +80,7 @@ class CallLog {
   const RequestIds ids_;
   std::shared_ptr<RequestTrace> trace_;  // null: its timeline is not kept
   const absl::Time start_;
+  bool expects_first_token_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   absl::Time last_text_;  // when tokens were sent last; meaningless before the first

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -80,8 +81,11 @@ class CallHandler {
     const auto log =
         std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
                                   method, peer, TraceOf(services_.tracer, context), RequestIdsOf(*context));
-    const CallerContext caller{
-        .client = PeerHost(peer), .deadline = DeadlineOf(*context), .trace = log->trace()};
+    if constexpr (!std::is_same_v<Event, v1::PutChunkProgress>) log->ExpectFirstToken();
+    const CallerContext caller{.client = PeerHost(peer),
+                               .deadline = DeadlineOf(*context),
+                               .trace = log->trace(),
+                               .on_dequeued = log->on_dequeued()};
     const auto stream = std::make_shared<EventStream>(
         streams_, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream, context);

@@ -156,6 +156,23 @@ TEST_F(ApiTest, ErrorsBeforeTheFirstEventAreStatuses) {
   EXPECT_EQ(json::parse(late->body)["error"]["message"], "broken");
 }
 
+TEST_F(ApiTest, RequestsThatAreGivenUpWaitedAndHadNoFirstToken) {
+  Serve();
+  PostAndPlay(kQuestion, [](testing::FakeGenerate& call) {
+    call.request.caller.on_dequeued(3);
+    call.Finish(absl::CancelledError("gone"), GenerateResult());
+  });
+  PostAndPlay(kQuestion, [](testing::FakeGenerate& call) {
+    call.request.caller.on_dequeued(4);
+    call.observer->OnPrompt({});
+    call.Finish(absl::CancelledError("gone while the answer was written"), GenerateResult());
+  });
+  const std::string page = metrics_.Expose();
+  EXPECT_THAT(page, HasSubstr("kvblend_request_queue_time_seconds_sum 7\n"));
+  EXPECT_THAT(page, HasSubstr("kvblend_request_queue_time_seconds_count 2\n"));
+  EXPECT_THAT(page, HasSubstr("kvblend_requests_without_first_token_total{code=\"CANCELLED\"} 1\n"));
+}
+
 TEST_F(ApiTest, TheLogNamesRequestsAsTheirClientsDo) {
   Serve();
   std::ostringstream log;
