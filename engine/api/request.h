@@ -296,6 +296,7 @@ struct PromptReport {
   double stall_seconds = 0;    // the part of load_seconds spent waiting for layers from a slower tier
   double select_seconds = 0;   // query pass or deviation, and the choice
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
+  double others_seconds = 0;   // others' turns in between: the rest of the time to the first token
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
   std::string correction =

@@ -152,8 +152,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   if (result_.completion_tokens == 0) {
     result_.time_to_first_token_seconds = SecondsSinceSubmission();
     TraceUntilNow("prompt");
-    prompt_.report.queue_seconds = queue_seconds_;
-    prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
+    runner_->FinishReport(queue_seconds_, result_.time_to_first_token_seconds, prompt_.report);
     is_reported_ = true;
     observer_->OnPrompt(prompt_.report);
   }

@@ -75,6 +75,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_correction(report.correction);
   to.set_select_seconds(report.select_seconds);
   to.set_prefill_seconds(report.prefill_seconds);
+  to.set_others_seconds(report.others_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
   ToProto(report.loading, to.mutable_loading());
   for (const ExplainedSpan& span : report.explanation) ToProto(span, to.add_explanation());

@@ -93,6 +93,9 @@ struct Metrics::Impl {
   Histogram& prefill =
       AddHistogram(registry, "kvblend_request_prefill_time_seconds",
                    "Forward passes up to the first token per prompt, selection excluded.", wait_seconds);
+  Histogram& others =
+      AddHistogram(registry, "kvblend_request_others_time_seconds",
+                   "Others' turns between those of a prompt, up to its first token.", wait_seconds);
   Histogram& prompt_tokens =
       AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", token_counts);
   Histogram& generation_tokens =
@@ -222,6 +225,7 @@ void Metrics::ObservePrompt(const v1::PromptReport& report) {
   impl_->stall.Observe(report.stall_seconds());
   impl_->select.Observe(report.select_seconds());
   impl_->prefill.Observe(report.prefill_seconds());
+  impl_->others.Observe(report.others_seconds());
   impl_->prompt_tokens.Observe(report.prompt_tokens());
   impl_->kept_tokens.Increment(report.kept_tokens());
   impl_->exact_tokens.Increment(report.exact_tokens());

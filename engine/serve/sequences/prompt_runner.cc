@@ -74,6 +74,15 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   }
 }
 
+void PromptRunner::FinishReport(double queue_seconds, double time_to_first_token_seconds,
+                                PromptReport& report) {
+  report.queue_seconds = queue_seconds;
+  report.time_to_first_token_seconds = time_to_first_token_seconds;
+  const double own_seconds = queue_seconds + report.lookup_seconds + report.load_seconds +
+                             report.select_seconds + report.prefill_seconds;
+  report.others_seconds = std::max(0.0, time_to_first_token_seconds - own_seconds);
+}
+
 absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt,
                                                          absl::Span<const int32_t> token_ids,
                                                          blend::KeepGoing keep_going) {

@@ -95,6 +95,9 @@ class PromptRunner {
   /// most, the first time. Returns whether it is ready. Errors: CopyLayerSearch's.
   absl::StatusOr<bool> PrepareAttention(RequestTrace* trace = nullptr) { return attention_.Prepare(trace); }
 
+  /// Completes the report of a prompt whose first token is known.
+  void FinishReport(double queue_seconds, double time_to_first_token_seconds, PromptReport& report);
+
   /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so,
   /// and what was answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
   void Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layout, absl::Span<const int32_t> answer,

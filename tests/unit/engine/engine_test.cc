@@ -232,6 +232,28 @@ TEST_F(EngineTest, TheTimeInTheQueueIsToldHoweverTheRequestLeavesIt) {
   EXPECT_EQ(told["last"].at(0), last->prompts.at(0).queue_seconds);
 }
 
+// What the engine thread does between a prompt's beginning and its first token that is not the prompt's.
+TEST_F(EngineTest, TimeThatIsNotThePromptsIsTheOthers) {
+  absl::Notification begun, go_on;
+  GenerateRequest request = Request();
+  request.caller.on_dequeued = [&](double) {
+    begun.Notify();
+    go_on.WaitForNotification();
+  };
+  const auto recorder = std::make_shared<GenerateRecorder>();
+  ASSERT_TRUE(engine_->Generate(request, recorder).ok());
+  begun.WaitForNotification();
+  const absl::Time held = SteadyNow();
+  while (SteadyNow() - held < absl::Milliseconds(5)) std::this_thread::yield();
+  const double held_seconds = absl::ToDoubleSeconds(SteadyNow() - held);
+  go_on.Notify();
+  const PromptReport& report = recorder->Wait().prompts.at(0);
+  EXPECT_GE(report.others_seconds, held_seconds);
+  const double own_seconds = report.queue_seconds + report.lookup_seconds + report.load_seconds +
+                             report.select_seconds + report.prefill_seconds;
+  EXPECT_NEAR(own_seconds + report.others_seconds, report.time_to_first_token_seconds, 1e-9);
+}
+
 TEST_F(EngineTest, ADeadlineInThePastIsExceeded) {
   GenerateRequest request = Request();
   request.caller.deadline = absl::InfinitePast();

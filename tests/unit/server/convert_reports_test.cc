@@ -55,6 +55,7 @@ TEST(ConvertReportsTest, PromptReport) {
   report.stall_seconds = 0.25;
   report.select_seconds = 0.4;
   report.prefill_seconds = 0.5;
+  report.others_seconds = 0.7;
   report.time_to_first_token_seconds = 0.6;
   report.loading = {.mode = RatioMode::kAuto,
                     .ratio_min = 0.01,
@@ -82,7 +83,7 @@ TEST(ConvertReportsTest, PromptReport) {
                num_tokens: 5  recomputed_tokens: 6  key: "abc" }
       chunks { index: 2  source: CHUNK_SOURCE_MISS  num_tokens: 7  recomputed_tokens: 7  key: "def" }
       queue_seconds: 0.1  lookup_seconds: 0.2  load_seconds: 0.3  stall_seconds: 0.25
-      select_seconds: 0.4  prefill_seconds: 0.5  time_to_first_token_seconds: 0.6
+      select_seconds: 0.4  prefill_seconds: 0.5  others_seconds: 0.7  time_to_first_token_seconds: 0.6
       loading { mode: RATIO_MODE_AUTO  ratio_min: 0.01  ratio_max: 0.02  ratio: 0.03  bypassed_chunks: 4
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08

@@ -45,6 +45,7 @@ PromptReport Report() {
                    {1, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
                    {2, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
                    {3, ChunkSource::kMiss, Tier::kNone, 10, 10, ""}};
+  report.others_seconds = 3;
   report.time_to_first_token_seconds = 0.25;
   return report;
 }
@@ -65,6 +66,7 @@ TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_sum"], 0.25);
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.1\"}"], 0);
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.25\"}"], 1);
+  EXPECT_EQ(samples["kvblend_request_others_time_seconds_sum"], 3);
   EXPECT_EQ(samples["kvblend_request_queue_time_seconds_count"], 0) << "it was told when the queue was left";
   EXPECT_EQ(samples["kvblend_request_prompt_tokens_sum"], 100);
   EXPECT_EQ(samples["kvblend_recompute_ratio_sum{policy=\"query\"}"], 0.25);
