@@ -242,6 +242,8 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   store->set_lookups(stats.store.lookups);
   store->set_hits(stats.store.hits);
   store->set_other_anchor_hits(stats.store.other_anchor_hits);
+  store->set_prompt_chunks(stats.prompt_chunks);
+  store->set_prompt_chunks_found(stats.prompt_chunks_found);
   store->set_evictions(stats.store.evictions);
   for (const TierStats& tier : stats.tiers) {
     v1::TierInfo* to_tier = to.add_tiers();

@@ -254,6 +254,19 @@ TEST_F(EngineTest, TimeThatIsNotThePromptsIsTheOthers) {
   EXPECT_NEAR(own_seconds + report.others_seconds, report.time_to_first_token_seconds, 1e-9);
 }
 
+TEST_F(EngineTest, ChunksOfPromptsAreCountedWithoutTheirAnchors) {
+  ASSERT_TRUE(Put({"Paris is in France.\n"})->status.ok());
+  GenerateRequest request = Request();
+  request.blend.store_misses = false;
+  Generate(request);  // of its two chunks one is stored, and their anchor
+  EXPECT_EQ(engine_->Stats().prompt_chunks, 2);
+  EXPECT_EQ(engine_->Stats().prompt_chunks_found, 1);
+  EXPECT_EQ(engine_->Stats().store.hits, 2);
+  request.blend.reuse = Reuse::kNothing;
+  Generate(request);
+  EXPECT_EQ(engine_->Stats().prompt_chunks, 2);
+}
+
 TEST_F(EngineTest, ADeadlineInThePastIsExceeded) {
   GenerateRequest request = Request();
   request.caller.deadline = absl::InfinitePast();

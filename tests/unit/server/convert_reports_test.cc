@@ -235,6 +235,8 @@ TEST(ConvertReportsTest, Info) {
   stats.store.lookups = 37;
   stats.store.hits = 38;
   stats.store.other_anchor_hits = 39;
+  stats.prompt_chunks = 73;
+  stats.prompt_chunks_found = 74;
   stats.store.evictions = 40;
   stats.tiers = {{.tier = Tier::kDisk,
                   .failing = true,
@@ -259,7 +261,8 @@ TEST(ConvertReportsTest, Info) {
              pages_used: 24  pages_total: 25  sequences_decoding: 28  pages_kept: 29
              tokens_waiting: 30  predicted_wait_seconds: 0.5  decoded_tokens: 72 }
       store { entries: 31  used_bytes: 32  budget_bytes: 33  pinned_entries: 34  pinned_bytes: 35
-              pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40 }
+              pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40
+              prompt_chunks: 73  prompt_chunks_found: 74 }
       tiers { tier: TIER_DISK  failing: true
               stats { key: "entries"  value: 51 }  stats { key: "puts"  value: 52 } }
       tiers { tier: TIER_REDIS }
