@@ -31,7 +31,7 @@ def quantiles(metric):
     return [(quantile(share, metric), f"p{round(share * 100)}") for share in (0.5, 0.95, 0.99)]
 
 
-SPARED = 'source=~"exact|reused"'
+SPARED = 'source=~"kept|exact|reused"'
 
 # (row, [(title, unit, [(query, legend)...], what it tells)...])
 ROWS = [
@@ -40,9 +40,9 @@ ROWS = [
          "From a request's arrival to its first token."),
         ("Prompt tokens by where their KV came from", "short",
          [(f"sum by (source) ({rate('kvblend_prompt_tokens_total')})", "{{source}}")],
-         "Exact and reused tokens cost next to nothing; recomputed and computed ones are what a prompt's time is spent on."),
+         "Kept, exact and reused tokens cost next to nothing; recomputed and computed ones are what a prompt's time is spent on."),
         ("Share of prompt tokens not computed", "percentunit",
-         [(f"sum({rate('kvblend_prompt_tokens_total', SPARED)}) / sum({rate('kvblend_prompt_tokens_total')})", "exact or reused")], "How much of the prompts was spared."),
+         [(f"sum({rate('kvblend_prompt_tokens_total', SPARED)}) / sum({rate('kvblend_prompt_tokens_total')})", "kept, exact or reused")], "How much of the prompts was spared."),
         ("Chunks found", "percentunit",
          [(f"sum by (source) ({rate('kvblend_chunk_hits_total')}) / ignoring (source) group_left "
            f"sum({rate('kvblend_chunk_lookups_total')})", "{{source}}")],
@@ -56,9 +56,11 @@ ROWS = [
     ]),
     ("Where the time goes", [
         ("Parts of a prompt's time, means", "s",
-         [(mean(f"kvblend_request_{part}_time_seconds"), part) for part in ("queue", "lookup", "load", "select", "prefill")],
-         "Added up they are the time to the first token. Loading overlaps with computing."),
-        ("Time in the queue", "s", quantiles("kvblend_request_queue_time_seconds"), "What the autoscaler looks at."),
+         [(mean(f"kvblend_request_{part}_time_seconds"), part) for part in ("queue", "lookup", "load", "select", "prefill", "others")],
+         "Added up they are the time to the first token. others: the turns of other requests in between. Loading overlaps with "
+         "computing."),
+        ("Time in the queue", "s", quantiles("kvblend_request_queue_time_seconds"),
+         "What the autoscaler looks at; of requests that were given up there, too."),
         ("Time per output token", "s", quantiles("kvblend_time_per_output_token_seconds"), "Per request, behind the first."),
         ("Whole requests", "s", quantiles("kvblend_e2e_request_latency_seconds"), "To the last token."),
         ("Waiting for slower tiers", "s", [(mean("kvblend_request_stall_time_seconds"), "mean")],
@@ -89,6 +91,11 @@ ROWS = [
         ("Tokens computed by tenant", "short",
          [(f"topk(10, sum by (tenant) ({rate('kvblend_tenant_computed_tokens_total')}))", "{{tenant}}")],
          "Per second, the ten that cost most. With --api-keys."),
+        ("Given up and refused", "reqps",
+         [(f"sum by (code) ({rate('kvblend_requests_without_first_token_total')})", "no first token: {{code}}"),
+          (f"sum by (status) ({rate('kvblend_http_refused_total')})", "HTTP {{status}}"),
+          (f"sum({rate('kvblend_grpc_refused_connections_total')})", "connections over gRPC")],
+         "Requests that ended before their first token, and what was refused before it was a call."),
         ("Ready", "bool", [(of("kvblend_ready"), "{{instance}}")], "1 while requests are accepted."),
     ]),
     ("Chunk store", [

@@ -149,6 +149,10 @@ struct Caller {
   absl::Time deadline = absl::InfiniteFuture();
   Priority priority = Priority::kNormal;
   std::shared_ptr<RequestTrace> trace = {};  // Generate and Score note in it where time goes; null: nowhere
+  /// Of Generate and Score: called once with how many seconds the request has waited, when its turn comes or
+  /// when it is given up before (cancelled, past its deadline, at shutdown). On the engine's thread, or that
+  /// of whoever gives it up; it must return quickly. Null: nobody wants to know.
+  std::function<void(double seconds)> on_dequeued = nullptr;
 };
 
 struct GenerateRequest {
@@ -292,6 +296,7 @@ struct PromptReport {
   double stall_seconds = 0;    // the part of load_seconds spent waiting for layers from a slower tier
   double select_seconds = 0;   // query pass or deviation, and the choice
   double prefill_seconds = 0;  // forward passes up to the first token's logits, selection excluded
+  double others_seconds = 0;   // others' turns in between: the rest of the time to the first token
   double time_to_first_token_seconds = 0;  // from submission
   LoadingReport loading = {};
   std::string correction =

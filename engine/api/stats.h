@@ -54,9 +54,10 @@ struct StoreStats {
   int64_t pinned_byte_limit = 0;
   int64_t reservations = 0;  // chunks being computed for the store
 
-  // All since start, down to `erased`. What prompts find is counted apart from what precomputation finds, so
-  // that hits / lookups is the share of reuse: lookups = hits + misses; reserve_lookups = reserve_hits +
-  // reservations_made + waits + refusals.
+  // All since start, down to `erased`. What prompts find is counted apart from what precomputation finds:
+  // lookups = hits + misses; reserve_lookups = reserve_hits + reservations_made + waits + refusals. Prompts
+  // look up their anchors too, and a chunk once for each namespace, so that the share of chunks that are
+  // found is not hits / lookups, but EngineStats::prompt_chunks_found / prompt_chunks.
   int64_t lookups = 0;  // Lookup
   int64_t hits = 0;
   int64_t misses = 0;
@@ -130,6 +131,8 @@ struct EngineStats {
   int64_t tokens_waiting = 0;         // of the waiting requests
   double predicted_wait_seconds = 0;  // until all of them have had their turn
   int32_t requests_running = 0;
+  int64_t prompt_chunks = 0;          // since start: of prompts that may reuse some
+  int64_t prompt_chunks_found = 0;    // since start: of those, what was found, in whatever tier, and used
   int32_t sequences_decoding = 0;     // running requests whose answers are being written
   int64_t decode_steps = 0;           // since start
   int64_t decoded_tokens = 0;         // since start, by those steps

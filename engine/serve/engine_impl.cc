@@ -415,6 +415,8 @@ EngineStats EngineImpl::Stats() const {
   stats.pages_shared = runtime_->page_pool->num_shared();
   stats.refined_tokens = runner_.refined_tokens();
   stats.pages_dropped = runner_.dropped_pages();
+  stats.prompt_chunks = runner_.chunk_counts().looked_up.load(std::memory_order_relaxed);
+  stats.prompt_chunks_found = runner_.chunk_counts().found.load(std::memory_order_relaxed);
   stats.kept_conversations_taken = kept.taken.load(std::memory_order_relaxed);
   stats.kept_conversations_evicted = kept.evicted.load(std::memory_order_relaxed);
   stats.pages_used = std::max(0, runtime_->page_pool->num_used() - stats.pages_kept);

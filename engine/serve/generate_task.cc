@@ -59,8 +59,7 @@ bool GenerateTask::Advance(PromptRunner& runner) {
 }
 
 absl::Status GenerateTask::Begin(PromptRunner& runner) {
-  queue_seconds_ = SecondsSinceSubmission();
-  TraceUntilNow("queue");
+  queue_seconds_ = LeaveQueue();
   KVBLEND_ASSIGN_OR_RETURN(sampler_,
                            generate::Sampler::Create(request_.sampling, runtime_.config.vocab_size));
   result_.seed = sampler_->seed();
@@ -153,8 +152,7 @@ absl::Status GenerateTask::Accept(const absl::StatusOr<generate::Sampled>& sampl
   if (result_.completion_tokens == 0) {
     result_.time_to_first_token_seconds = SecondsSinceSubmission();
     TraceUntilNow("prompt");
-    prompt_.report.queue_seconds = queue_seconds_;
-    prompt_.report.time_to_first_token_seconds = result_.time_to_first_token_seconds;
+    runner_->FinishReport(queue_seconds_, result_.time_to_first_token_seconds, prompt_.report);
     is_reported_ = true;
     observer_->OnPrompt(prompt_.report);
   }
@@ -232,7 +230,7 @@ void GenerateTask::Fail(const absl::Status& status) {
   if (prompt_.pages != nullptr && (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status))) Keep();
   prompt_.DropPages();
   result_.total_seconds = SecondsSinceSubmission();
-  TraceUntilNow(runner_ == nullptr ? "queue" : result_.completion_tokens == 0 ? "prompt" : "answer");
+  if (runner_ != nullptr) TraceUntilNow(result_.completion_tokens == 0 ? "prompt" : "answer");
   TraceWhole();
   observer_->OnDone(WithComputedTokens(status, computed), result_);
 }

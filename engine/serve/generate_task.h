@@ -31,7 +31,10 @@ class GenerateTask final : public Task, public DecodingSequence {
 
   // Task
   bool Advance(PromptRunner& runner) override;
-  void Abandon(const absl::Status& status) override { Fail(status); }
+  void Abandon(const absl::Status& status) override {
+    LeaveQueue();
+    Fail(status);
+  }
   double predicted_seconds_left() const override;
   int32_t max_decoding_tokens() const override;
   int32_t max_working_tokens() const override { return result_.prompt_tokens; }

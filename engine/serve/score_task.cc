@@ -55,7 +55,7 @@ bool ScoreTask::Advance(PromptRunner& runner) {
   } else if (prefill_ != nullptr) {
     const absl::StatusOr<bool> done = prefill_->Step([this] { return cancellation().Check(); });
     status = done.status();
-    if (done.ok() && *done) status = EndPrefill();
+    if (done.ok() && *done) status = EndPrefill(runner);
   } else {
     status = ScoreNext(runner);
   }
@@ -63,21 +63,19 @@ bool ScoreTask::Advance(PromptRunner& runner) {
 }
 
 absl::Status ScoreTask::Begin(PromptRunner& runner) {
-  queue_seconds_ = SecondsSinceSubmission();
-  TraceUntilNow("queue");
+  queue_seconds_ = LeaveQueue();
   KVBLEND_ASSIGN_OR_RETURN(prefill_, runner.Begin(layout_, request_.blend, caller().tenant_namespace,
                                                   kv::PageUse::kWorking, caller().trace.get()));
   DropPrefetch();
   return absl::OkStatus();
 }
 
-absl::Status ScoreTask::EndPrefill() {
+absl::Status ScoreTask::EndPrefill(PromptRunner& runner) {
   prompt_ = prefill_->TakePrompt();
   kept_ = prefill_->TakeKept();
   prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
-  prompt_.report.queue_seconds = queue_seconds_;
-  prompt_.report.time_to_first_token_seconds = SecondsSinceSubmission();
+  runner.FinishReport(queue_seconds_, SecondsSinceSubmission(), prompt_.report);
   TraceUntilNow("prompt");
   observer_->OnPrompt(prompt_.report);
   KVBLEND_ASSIGN_OR_RETURN(const ScoredToken first, ScoreToken(continuation_[0], prompt_.logits));

@@ -27,7 +27,7 @@ class ScoreTask final : public Task {
   int32_t max_working_tokens() const override;
   void Abandon(const absl::Status& status) override {
     DropPrefetch();
-    TraceUntilNow("queue");
+    LeaveQueue();
     TraceWhole();
     observer_->OnDone(status);
   }
@@ -36,7 +36,7 @@ class ScoreTask final : public Task {
  private:
   absl::Status Begin(PromptRunner& runner);
   /// The prompt is in pages: scores the first token.
-  absl::Status EndPrefill();
+  absl::Status EndPrefill(PromptRunner& runner);
   /// Scores the next few.
   absl::Status ScoreNext(PromptRunner& runner);
   bool is_done() const { return prefill_ == nullptr && next_ + 1 >= continuation_.size(); }

@@ -93,6 +93,14 @@ class Task {
   /// For when the prompt has looked up its chunks, or will not do so any more.
   void DropPrefetch() { prefetch_.reset(); }
 
+  /// The request leaves the queue, for its turn or for ever. Returns how long it was there. Called once.
+  double LeaveQueue() {
+    const double seconds = SecondsSinceSubmission();
+    TraceUntilNow("queue");
+    if (caller_.on_dequeued != nullptr) caller_.on_dequeued(seconds);
+    return seconds;
+  }
+
   /// What happens to the request as a whole: each call ends what went on until now. Nothing without a trace.
   void TraceUntilNow(const char* name) {
     if (RequestTrace* trace = caller_.trace.get(); trace != nullptr) {

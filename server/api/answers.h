@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -62,9 +63,17 @@ struct ApiState {
   /// The calls that the one who sent `request` may make.
   absl::StatusOr<std::shared_ptr<Calls>> Admit(const HttpRequest& request) const;
 
+  /// `id`: the answer's.
+  std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method, std::string id) const {
+    const std::string* client_id = request.FindHeader(kRequestIdHeader);
+    return std::make_shared<CallLog>(
+        context.metrics, context.tracer, CallLog::Transport::kHttp, "HTTP", method, request.peer,
+        TraceOf(request),
+        CallLog::RequestIds{.answer = std::move(id),
+                            .client = client_id == nullptr ? "" : LoggableId(*client_id)});
+  }
   std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method) const {
-    return std::make_shared<CallLog>(context.metrics, context.tracer, CallLog::Transport::kHttp, "HTTP",
-                                     method, request.peer, TraceOf(request));
+    return Log(request, method, request.id);
   }
 };
 

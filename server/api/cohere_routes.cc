@@ -43,8 +43,10 @@ Calls::Started Start(ApiState& state, const std::string& id, const HttpRequest& 
   auto writer = std::make_unique<CohereWriter>(id, chat);
   const std::shared_ptr<cohere::CitedDocuments> documents = writer->documents();
   auto sink = MakeGenerationSink(std::move(writer), chat.stream, id, responder, log);
-  Calls::Started started = calls->Generate(
-      std::move(chat.request), {.client = request.peer_host, .trace = log->trace()}, std::move(sink));
+  Calls::Started started =
+      calls->Generate(std::move(chat.request),
+                      {.client = request.peer_host, .trace = log->trace(), .on_dequeued = log->on_dequeued()},
+                      std::move(sink));
   if (!started.ok()) return started;
   responder->OnGone([handle = *started] { handle->Cancel(); });
   // Made now, while the prompt waits or is computed, on a thread that nobody else's answer needs.
@@ -58,8 +60,9 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add(
       "POST", "/v2/chat",
       [state](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
-        const auto log = state->Log(request, "CohereChat");
         const std::string id = NewAnswerId("chat");
+        const auto log = state->Log(request, "CohereChat", id);
+        log->ExpectFirstToken();
         const Calls::Started started = Start(*state, id, request, responder, log);
         if (started.ok()) return;
         log->End(started.status());

@@ -41,17 +41,20 @@ Calls::Started Start(ApiState& state, ParseGeneration parse, const std::string& 
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = card.id,
                           .fingerprint = card.fingerprint};
-  return calls->Generate(std::move(generation.request), {.client = request.peer_host, .trace = log->trace()},
-                         MakeGenerationSink(std::make_unique<OpenAiWriter>(generation.form, head),
-                                            generation.form.stream, head.id, responder, log));
+  return calls->Generate(
+      std::move(generation.request),
+      {.client = request.peer_host, .trace = log->trace(), .on_dequeued = log->on_dequeued()},
+      MakeGenerationSink(std::make_unique<OpenAiWriter>(generation.form, head), generation.form.stream,
+                         head.id, responder, log));
 }
 
 HttpHandler GenerationHandler(std::shared_ptr<ApiState> state, const char* method, const char* id_prefix,
                               ParseGeneration parse) {
   return [state, method, id_prefix, parse](const HttpRequest& request,
                                            std::shared_ptr<HttpResponder> responder) {
-    const auto log = state->Log(request, method);
     const std::string id = NewAnswerId(id_prefix);
+    const auto log = state->Log(request, method, id);
+    log->ExpectFirstToken();
     const Calls::Started started = Start(*state, parse, id, request, responder, log);
     if (started.ok()) {
       responder->OnGone([handle = *started] { handle->Cancel(); });

@@ -1,7 +1,10 @@
 #include "server/calls/call_log.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/steady_time.h"
@@ -33,8 +36,18 @@ spdlog::level::level_enum LevelOf(absl::StatusCode code) {
 
 }  // namespace
 
+std::string LoggableId(std::string_view id) {
+  constexpr size_t kMaxBytes = 128;
+  constexpr absl::string_view kAllowed = "-_.:/+=@~";
+  const bool is_loggable =
+      id.size() <= kMaxBytes && std::all_of(id.begin(), id.end(), [&](char c) {
+        return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains(kAllowed, c);
+      });
+  return is_loggable ? std::string(id) : "";
+}
+
 CallLog::CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service,
-                 const char* method, std::string peer, TraceContext context)
+                 const char* method, std::string peer, TraceContext context, RequestIds ids)
     : metrics_(metrics),
       tracer_(tracer),
       transport_(transport),
@@ -42,6 +55,7 @@ CallLog::CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const ch
       method_(method),
       peer_(std::move(peer)),
       context_(std::move(context)),
+      ids_(std::move(ids)),
       trace_(tracer != nullptr && context_.sampled ? std::make_shared<RequestTrace>() : nullptr),
       start_(SteadyNow()) {}
 
@@ -83,10 +97,16 @@ void CallLog::End(const absl::Status& status) {
   } else {
     metrics_->CountCall(service_, method_, code);
   }
+  if (expects_first_token_ && time_to_first_token_seconds_ < 0 && !status.ok()) {
+    metrics_->CountWithoutFirstToken(code);
+  }
   if (tracer_ != nullptr) {
-    tracer_->End(
-        std::move(trace_),
-        {.trace_id = context_.trace_id, .span_id = context_.span_id, .method = method_, .code = code});
+    tracer_->End(std::move(trace_), {.trace_id = context_.trace_id,
+                                     .span_id = context_.span_id,
+                                     .method = method_,
+                                     .code = code,
+                                     .request_id = ids_.answer,
+                                     .client_request_id = ids_.client});
   }
   const spdlog::level::level_enum level = LevelOf(status.code());
   const double seconds = absl::ToDoubleSeconds(SteadyNow() - start_);
@@ -106,6 +126,8 @@ std::string CallLog::Line(const std::string& code, double seconds, const absl::S
   if (time_to_first_token_seconds_ >= 0) {
     absl::StrAppendFormat(&line, ", first token after %.3f s", time_to_first_token_seconds_);
   }
+  if (!ids_.answer.empty()) absl::StrAppend(&line, ", request ", ids_.answer);
+  if (!ids_.client.empty()) absl::StrAppend(&line, ", client's request ", ids_.client);
   absl::StrAppend(&line, ", trace ", context_.trace_id);
   if (!status.ok()) absl::StrAppend(&line, ": ", LoggedMessage(status));
   return line;
@@ -115,6 +137,8 @@ std::string CallLog::Members(const std::string& code, double seconds, const absl
   Json members = {{"service", service_},        {"method", method_}, {"code", code},
                   {"seconds", seconds},         {"peer", peer_},     {"trace_id", context_.trace_id},
                   {"span_id", context_.span_id}};
+  if (!ids_.answer.empty()) members["request_id"] = ids_.answer;
+  if (!ids_.client.empty()) members["client_request_id"] = ids_.client;
   if (prompt_tokens_ > 0) members["prompt_tokens"] = prompt_tokens_;
   if (recomputed_tokens_ > 0) members["recomputed_tokens"] = recomputed_tokens_;
   if (completion_tokens_ > 0) members["completion_tokens"] = completion_tokens_;

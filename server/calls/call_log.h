@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -15,6 +17,11 @@
 namespace kvblend::server {
 
 inline constexpr char kStructuredLog[] = "kvblend.calls";
+inline constexpr char kRequestIdHeader[] = "x-request-id";
+
+/// `id`, a client's own name for its request, if it may stand in a line of the log: up to 128 letters, digits
+/// and "-_.:/+=@~"; else empty.
+std::string LoggableId(std::string_view id);
 
 /// Lives as long as one call; not thread-safe.
 class CallLog {
@@ -22,14 +29,27 @@ class CallLog {
   /// What carries the call; the metrics count them apart.
   enum class Transport : uint8_t { kGrpc, kHttp };
 
+  /// By which clients and proxies name a call besides its trace; empty: they don't.
+  struct RequestIds {
+    std::string answer;  // ours, in the answer's header x-request-id
+    std::string client;  // what came in the header or metadata x-request-id; LoggableId's
+  };
+
   /// `service` and `method` must outlive this object, `metrics` and `tracer` (null: no timelines are kept) as
   /// well. `context`: BeginCall's.
   CallLog(Metrics* metrics, Tracer* tracer, Transport transport, const char* service, const char* method,
-          std::string peer, TraceContext context);
+          std::string peer, TraceContext context, RequestIds ids);
 
   const TraceContext& context() const { return context_; }
   /// For the call's CallerContext.
   const std::shared_ptr<RequestTrace>& trace() const { return trace_; }
+  /// For that of a call that computes a prompt.
+  std::function<void(double seconds)> on_dequeued() const {
+    return [metrics = metrics_](double seconds) { metrics->ObserveQueueTime(seconds); };
+  }
+
+  /// To be called at the beginning of a call that computes a prompt: its end counts if it has no first token.
+  void ExpectFirstToken() { expects_first_token_ = true; }
 
   /// Every event that is sent.
   void Note(const v1::GenerateEvent& event);
@@ -57,8 +77,10 @@ class CallLog {
   const char* const method_;
   const std::string peer_;
   const TraceContext context_;
+  const RequestIds ids_;
   std::shared_ptr<RequestTrace> trace_;  // null: its timeline is not kept
   const absl::Time start_;
+  bool expects_first_token_ = false;
   int64_t prompt_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   absl::Time last_text_;  // when tokens were sent last; meaningless before the first

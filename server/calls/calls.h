@@ -22,6 +22,8 @@ struct CallerContext {
   absl::Time deadline = absl::InfiniteFuture();
   std::shared_ptr<RequestTrace> trace =
       nullptr;  // where Generate and Score note what their time goes to; null: nowhere
+  /// The engine's Caller::on_dequeued, of Generate and Score.
+  std::function<void(double seconds)> on_dequeued = nullptr;
   /// Whether nobody waits for the answer any more. Asked meanwhile by Split, which takes long and has no
   /// handle. Empty: somebody does.
   std::function<bool()> gone = nullptr;

@@ -103,7 +103,10 @@ auto Convert(WireRequest request, const CallerContext& caller) -> decltype(FromP
   if (converted.ok()) {
     converted->caller.fairness_key = absl::StrCat(converted->caller.tenant_namespace, "\n", caller.client);
     converted->caller.deadline = caller.deadline;
-    if constexpr (!std::is_same_v<WireRequest, v1::PutChunksRequest>) converted->caller.trace = caller.trace;
+    if constexpr (!std::is_same_v<WireRequest, v1::PutChunksRequest>) {
+      converted->caller.trace = caller.trace;
+      converted->caller.on_dequeued = caller.on_dequeued;
+    }
   }
   return converted;
 }

@@ -97,11 +97,12 @@ std::vector<std::string> DescribePrompt(const v1::PromptReport& report) {
   if (report.loading().mode() == v1::RATIO_MODE_AUTO || !report.loading().reads().empty()) {
     lines.push_back(DescribeLoading(report.loading()));
   }
-  lines.push_back(absl::StrFormat("first token: %s = %s queue + %s lookup + %s load + %s select + %s prefill",
-                                  HumanSeconds(report.time_to_first_token_seconds()),
-                                  HumanSeconds(report.queue_seconds()), HumanSeconds(report.lookup_seconds()),
-                                  HumanSeconds(report.load_seconds()), HumanSeconds(report.select_seconds()),
-                                  HumanSeconds(report.prefill_seconds())));
+  lines.push_back(
+      absl::StrFormat("first token: %s = %s queue + %s lookup + %s load + %s select + %s prefill + %s others",
+                      HumanSeconds(report.time_to_first_token_seconds()),
+                      HumanSeconds(report.queue_seconds()), HumanSeconds(report.lookup_seconds()),
+                      HumanSeconds(report.load_seconds()), HumanSeconds(report.select_seconds()),
+                      HumanSeconds(report.prefill_seconds()), HumanSeconds(report.others_seconds())));
   return lines;
 }
 

@@ -268,10 +268,21 @@ std::string WhatIsWrong(const CLI::App& app, const CLI::Error& error) {
   const std::vector<std::string> stray = app.remaining();
   if (stray.empty()) return error.what();
   const bool is_flag = absl::StartsWith(stray.front(), "-");
-  return absl::StrCat("'", stray.front(), "' ",
+  std::string word = stray.front();
+  // A URL out of its place may have a password.
+  if (const size_t at = word.rfind('@'); at != std::string::npos) word.replace(0, at, "...");
+  return absl::StrCat("'", word, "' ",
                       is_flag
                           ? "is no setting"
                           : "belongs to no setting; allowed: settings as --NAME VALUE, such as --model FILE");
+}
+
+// What is known of it where settings are wrong: variables count for what has not been read by then.
+bool WantsJson(const CLI::App& app) {
+  const CLI::Option& format = *app.get_option("--log-format");
+  if (format.count() > 0) return format.results().back() == "json";
+  const char* const variable = std::getenv("KVBLEND_LOG_FORMAT");
+  return variable != nullptr && std::string_view(variable) == "json";
 }
 
 // CLI11's messages may span lines; callers show one.
@@ -333,6 +344,7 @@ ParsedConfig ParseConfig(int argc, const char* const* argv, const std::string& v
       parsed.output = std::string(call.what()) + "\n";
     } catch (const CLI::Error& error) {
       parsed.exit_code = 2;
+      parsed.json_log = WantsJson(app);
       parsed.error_output =
           "kvblend-server: " + OneLine(WhatIsWrong(app, error)) + "; see kvblend-server --help\n";
     }

@@ -61,6 +61,7 @@ struct ParsedConfig {
   int exit_code = 0;         // without a configuration: 0 after --help or --version, 2 for bad settings
   std::string output;        // for stdout: the help or version text
   std::string error_output;  // for stderr: one line that says what is wrong
+  bool json_log = false;     // without a configuration: that line is wanted as the log would have it
 };
 
 /// Flags come first, then the file that --config names, then KVBLEND_* variables.

@@ -75,6 +75,7 @@ v1::PromptReport ToProto(const PromptReport& report) {
   to.set_correction(report.correction);
   to.set_select_seconds(report.select_seconds);
   to.set_prefill_seconds(report.prefill_seconds);
+  to.set_others_seconds(report.others_seconds);
   to.set_time_to_first_token_seconds(report.time_to_first_token_seconds);
   ToProto(report.loading, to.mutable_loading());
   for (const ExplainedSpan& span : report.explanation) ToProto(span, to.add_explanation());
@@ -241,6 +242,8 @@ v1::GetInfoResponse ToProto(const EngineInfo& info, const EngineStats& stats, co
   store->set_lookups(stats.store.lookups);
   store->set_hits(stats.store.hits);
   store->set_other_anchor_hits(stats.store.other_anchor_hits);
+  store->set_prompt_chunks(stats.prompt_chunks);
+  store->set_prompt_chunks_found(stats.prompt_chunks_found);
   store->set_evictions(stats.store.evictions);
   for (const TierStats& tier : stats.tiers) {
     v1::TierInfo* to_tier = to.add_tiers();

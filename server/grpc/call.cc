@@ -40,6 +40,12 @@ TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context)
   return trace;
 }
 
+CallLog::RequestIds RequestIdsOf(const grpc::CallbackServerContext& context) {
+  const auto found = context.client_metadata().find(kRequestIdHeader);
+  if (found == context.client_metadata().end()) return {};
+  return {.answer = "", .client = LoggableId({found->second.data(), found->second.size()})};
+}
+
 void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context) {
   const absl::Duration delay = RetryDelayOf(status).value_or(kDefaultRetryDelay);
   context->AddTrailingMetadata("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(delay)));

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -36,6 +37,9 @@ absl::StatusOr<std::string> AuthorizationOf(const grpc::CallbackServerContext& c
 
 /// What a call that comes with this metadata belongs to; told in the trailing metadata traceresponse.
 TraceContext TraceOf(const Tracer* tracer, grpc::CallbackServerContext* context);
+
+/// The client's own name for the call, from the metadata x-request-id.
+CallLog::RequestIds RequestIdsOf(const grpc::CallbackServerContext& context);
 
 /// Adds the trailing metadata retry-after-ms: as the error says, or a second.
 void AddRetryHint(const absl::Status& status, grpc::CallbackServerContext* context);
@@ -74,10 +78,14 @@ class CallHandler {
                            Calls::Started (Calls::*call)(Request, const CallerContext&,
                                                          std::shared_ptr<EventSink<Event>>)) const {
     const std::string peer = context->peer();
-    const auto log = std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc,
-                                               service_, method, peer, TraceOf(services_.tracer, context));
-    const CallerContext caller{
-        .client = PeerHost(peer), .deadline = DeadlineOf(*context), .trace = log->trace()};
+    const auto log =
+        std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
+                                  method, peer, TraceOf(services_.tracer, context), RequestIdsOf(*context));
+    if constexpr (!std::is_same_v<Event, v1::PutChunkProgress>) log->ExpectFirstToken();
+    const CallerContext caller{.client = PeerHost(peer),
+                               .deadline = DeadlineOf(*context),
+                               .trace = log->trace(),
+                               .on_dequeued = log->on_dequeued()};
     const auto stream = std::make_shared<EventStream>(
         streams_, caller.deadline, [log](const absl::Status& status) { log->End(status); });
     ByteWriteReactor* reactor = EventStream::MakeReactor(stream, context);
@@ -116,9 +124,9 @@ class CallHandler {
                                    grpc::ByteBuffer* response, const char* method,
                                    absl::StatusOr<Response> (Calls::*call)(Request, Caller...),
                                    ServerThreads::Kind kind = ServerThreads::Kind::kQuick) const {
-    const auto log =
-        std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
-                                  method, context->peer(), TraceOf(services_.tracer, context));
+    const auto log = std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc,
+                                               service_, method, context->peer(),
+                                               TraceOf(services_.tracer, context), RequestIdsOf(*context));
     const auto stream = std::make_shared<EventStream>(
         streams_, DeadlineOf(*context), [log](const absl::Status& status) { log->End(status); });
     grpc::ServerUnaryReactor* reactor = EventStream::MakeUnaryReactor(stream, context, response);

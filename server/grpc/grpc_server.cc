@@ -71,7 +71,8 @@ class GrpcServerImpl : public GrpcServer {
  public:
   GrpcServerImpl(const ServiceContext& context, const CallThreads::Limits& thread_limits,
                  const OpenStreams::Limits& stream_limits)
-      : threads_(thread_limits),
+      : metrics_(context.metrics),
+        threads_(thread_limits),
         streams_(std::make_shared<OpenStreams>(stream_limits)),
         services_(MakeServices(context, &threads_, streams_)),
         watch_(streams_) {}
@@ -84,7 +85,9 @@ class GrpcServerImpl : public GrpcServer {
     if (options.tls.enabled()) {
       KVBLEND_ASSIGN_OR_RETURN(certificates_, GrpcCertificates::Open(options.tls));
     }
-    KVBLEND_ASSIGN_OR_RETURN(listener_, Listener::Open(options.address, options.limits.max_connections));
+    KVBLEND_ASSIGN_OR_RETURN(listener_,
+                             Listener::Open(options.address, options.limits.max_connections,
+                                            [metrics = metrics_] { metrics->CountGrpcRefusal(); }));
     grpc::ServerBuilder builder;
     acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
         grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
@@ -152,6 +155,7 @@ class GrpcServerImpl : public GrpcServer {
     grpc_server_cancel_all_calls(server_->c_server());
   }
 
+  Metrics* const metrics_;
   ServerThreads threads_;
   const std::shared_ptr<OpenStreams> streams_;
   // Both must outlive server_.

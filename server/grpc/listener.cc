@@ -123,9 +123,9 @@ bool OpenConnections::HasRoom() {
 
 void OpenConnections::Add(int fd) { handed_on_.emplace_back(fd, InodeOf(fd)); }
 
-absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address,
-                                                         int32_t max_connections) {
-  std::unique_ptr<Listener> listener(new Listener(address, max_connections));
+absl::StatusOr<std::unique_ptr<Listener>> Listener::Open(const std::string& address, int32_t max_connections,
+                                                         std::function<void()> on_refused) {
+  std::unique_ptr<Listener> listener(new Listener(address, max_connections, std::move(on_refused)));
   KVBLEND_RETURN_IF_ERROR(listener->Bind());
   AllowMoreFiles(static_cast<rlim_t>(max_connections));
   return listener;
@@ -289,6 +289,7 @@ void Listener::Accept(int listening_fd) {
   }
   // Before any byte of HTTP/2: clients take it for a failed connection, and wait longer before the next.
   close(fd);
+  if (on_refused_ != nullptr) on_refused_();
   if (!warn_refused_.IsDue()) return;
   if (has_room) {
     spdlog::warn(

@@ -43,7 +43,9 @@ class Listener {
   /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or
   /// "unix:PATH"; where a host has several addresses, those that can be bound. A socket that a killed server
   /// left at PATH is replaced, and PATH.lock is there for that moment. kUnavailable naming `address`.
-  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections);
+  /// `on_refused`: called for every connection that is closed because there is no room, from Start's thread.
+  static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections,
+                                                        std::function<void()> on_refused = nullptr);
   ~Listener();
 
   /// The port bound; 0 for a unix socket.
@@ -58,8 +60,11 @@ class Listener {
   void Stop();
 
  private:
-  Listener(std::string address, int32_t max_connections)
-      : address_(std::move(address)), connections_(max_connections), max_connections_(max_connections) {}
+  Listener(std::string address, int32_t max_connections, std::function<void()> on_refused)
+      : address_(std::move(address)),
+        on_refused_(std::move(on_refused)),
+        connections_(max_connections),
+        max_connections_(max_connections) {}
   absl::Status Bind();
   absl::Status BindUnix(const std::string& path);
   void RemoveUnixPath();  // while the socket is open
@@ -75,7 +80,8 @@ class Listener {
   std::vector<Descriptor> sockets_;  // the thread's, once it runs
   Descriptor stop_;                  // an eventfd
   OnConnection on_connection_;
-  OpenConnections connections_;  // the thread's
+  const std::function<void()> on_refused_;  // null: nobody counts them
+  OpenConnections connections_;             // the thread's
   const int32_t max_connections_;
   OnceAMinute warn_refused_, warn_waiting_;  // the thread's
   absl::Mutex mutex_;

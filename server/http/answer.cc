@@ -23,7 +23,7 @@ void Answer::Send(HttpResponse response) {
     absl::MutexLock lock(&mutex_);
     if (state_ != State::kNew) return;
   }
-  response = WithRequestId(std::move(response));
+  response = WithRequestId(std::move(response), id_);
   const bool close = connection_->closes_after_answer();
   std::string bytes = ResponseHead(response, BodyFraming::kLength, close);
   // A large body is moved, and not there twice.
@@ -32,7 +32,7 @@ void Answer::Send(HttpResponse response) {
 }
 
 void Answer::Begin(HttpResponse head) {
-  head = WithRequestId(std::move(head));
+  head = WithRequestId(std::move(head), id_);
   const std::string body = std::move(head.body);
   bool close = connection_->closes_after_answer();
   {

@@ -15,7 +15,9 @@ namespace kvblend::server {
 /// Thread-safe.
 class Answer : public HttpResponder {
  public:
-  explicit Answer(std::shared_ptr<Connection> connection) : connection_(std::move(connection)) {}
+  /// `id`: HttpRequest::id.
+  Answer(std::shared_ptr<Connection> connection, std::string id)
+      : connection_(std::move(connection)), id_(std::move(id)) {}
   ~Answer() override;
 
   void Send(HttpResponse response) override;
@@ -35,6 +37,7 @@ class Answer : public HttpResponder {
   void EndWith(std::string bytes, Connection::End end, bool close_after);
 
   const std::shared_ptr<Connection> connection_;
+  const std::string id_;
   mutable absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kNew;
   BodyFraming framing_ ABSL_GUARDED_BY(mutex_) = BodyFraming::kLength;

@@ -142,7 +142,8 @@ void Connection::Dispatch() {
   parser_ = nullptr;
   request.peer = peer_;
   request.peer_host = peer_host_;
-  const auto answer = std::make_shared<Answer>(shared_from_this());
+  request.id = NewRequestId();
+  const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
   // counted while it waits for a handler, and until that has returned.
@@ -158,6 +159,9 @@ void Connection::Dispatch() {
 void Connection::Refuse(int status, const std::string& message, HttpResponse* given) {
   state_ = State::kAnswering;
   refused_ = true;
+  // Of 503 there are several causes, and none has a setting. Other messages may repeat what the client sent.
+  const bool is_own_text = status == 408 || status == 431 || status == 503;
+  core_->NoteRefusal(status, is_own_text ? message : "", status == 503 ? "" : core_->LimitName(status));
   read_timer_.cancel();
   const HttpResponse response =
       WithRequestId(given != nullptr ? std::move(*given) : core_->error_page(status, message));

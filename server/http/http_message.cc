@@ -110,16 +110,18 @@ std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool
   return head;
 }
 
-HttpResponse WithRequestId(HttpResponse response) {
+std::string NewRequestId() {
+  absl::BitGen random;
+  return absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
+                      absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16));
+}
+
+HttpResponse WithRequestId(HttpResponse response, const std::string& id) {
   constexpr absl::string_view kName = "x-request-id";
   const bool has_one = std::any_of(response.headers.begin(), response.headers.end(), [&](const auto& header) {
     return absl::EqualsIgnoreCase(header.first, kName);
   });
-  if (has_one) return response;
-  absl::BitGen random;
-  response.headers.emplace_back(
-      kName, absl::StrCat("req-", absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16),
-                          absl::Hex(absl::Uniform<uint64_t>(random), absl::kZeroPad16)));
+  if (!has_one) response.headers.emplace_back(kName, id);
   return response;
 }
 

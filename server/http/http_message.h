@@ -24,6 +24,7 @@ struct HttpRequest {
   std::map<std::string, std::string> path_values;  // what stood in place of a pattern's "{name}"
   std::string peer;                                // "ipv4:10.0.0.7:51234", as gRPC writes it
   std::string peer_host;                           // "ipv4:10.0.0.7", "ipv6:%5B::1%5D"
+  std::string id;  // the answer's header x-request-id, unless the handler gives it another
 
   /// The first header of that name (in lower case), or null.
   const std::string* FindHeader(std::string_view name) const;
@@ -51,8 +52,11 @@ enum class BodyFraming : uint8_t {
 std::string ResponseHead(const HttpResponse& response, BodyFraming framing, bool close,
                          absl::Time now = absl::Now());
 
-/// Adds the header x-request-id with a random id, unless the response has one.
-HttpResponse WithRequestId(HttpResponse response);
+/// "req-5f2c...": random.
+std::string NewRequestId();
+
+/// Adds the header x-request-id with this id, unless the response has one.
+HttpResponse WithRequestId(HttpResponse response, const std::string& id = NewRequestId());
 
 /// One chunk of a body in chunks; none for an empty `piece`.
 std::string Chunk(std::string_view piece);

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/once_a_minute.h"
@@ -18,6 +19,7 @@
 namespace kvblend::server {
 namespace {
 
+constexpr int kFull = 503;                              // as status
 constexpr std::chrono::milliseconds kAcceptPause(100);  // when the system has no descriptor left
 
 class HttpServerImpl : public HttpServer {
@@ -53,6 +55,7 @@ class HttpServerImpl : public HttpServer {
                                                     address.port, error.message()));
     }
     port_ = acceptor_.local_endpoint().port();
+    core_->name = Name();
     for (int i = 0; i < core_->options.num_threads; ++i) {
       threads_.emplace_back([this] { core_->io.run(); });
     }
@@ -127,16 +130,22 @@ class HttpServerImpl : public HttpServer {
     const bool has_room = num_connections() < core_->options.max_connections;
     const bool has_files = !core_->options.leaves_spare_files || LeavesSpareFiles(socket.native_handle());
     if (!has_room || !has_files) {
-      if (has_room && warn_refused_.IsDue()) {
-        spdlog::warn(
-            "HTTP on {}: a connection was refused because it is open file {}; the last that the system allows "
-            "are kept for health pages, chunks on disk and the like",
-            Name(), socket.native_handle());
+      if (has_room) {
+        core_->NoteRefusal(
+            kFull,
+            absl::StrCat("a connection was refused because it is open file ", socket.native_handle(),
+                         "; the last that the system allows are kept for health pages, chunks "
+                         "on disk and the like"),
+            "");
+      } else {
+        core_->NoteRefusal(kFull,
+                           absl::StrCat("there are ", core_->options.max_connections, " connections already"),
+                           core_->LimitName(kFull));
       }
       if (tls_ != nullptr) return;  // there is no room for a handshake
       // One small packet into an empty buffer: it is sent or it is not, and nobody waits.
       const HttpResponse full =
-          WithRequestId(core_->error_page(503, "the server has too many connections; try again later"));
+          WithRequestId(core_->error_page(kFull, "the server has too many connections; try again later"));
       const std::string bytes = ResponseHead(full, BodyFraming::kLength, /*close=*/true) + full.body;
       AsioError ignored;
       socket.non_blocking(true, ignored);
@@ -159,7 +168,7 @@ class HttpServerImpl : public HttpServer {
   asio::steady_timer pause_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
-  OnceAMinute warn_refused_, warn_waiting_;  // the strand's
+  OnceAMinute warn_waiting_;  // the strand's
   bool shutting_down_ ABSL_GUARDED_BY(core_->mutex) = false;
   std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;
@@ -183,6 +192,25 @@ void ServerCore::CloseLargest() {
     return a->unsent_bytes() < b->unsent_bytes();
   });
   if (largest != all.end()) (*largest)->Close();
+}
+
+void ServerCore::NoteRefusal(int status, const std::string& why, const std::string& limit) {
+  if (options.on_refused != nullptr) options.on_refused(status);
+  {
+    absl::MutexLock lock(&mutex);
+    if (!warn_refused[status].IsDue()) return;
+  }
+  // Whoever tries paths does not harm anybody.
+  const bool is_harmless = status == 404 || status == 405;
+  spdlog::log(is_harmless ? spdlog::level::info : spdlog::level::warn,
+              "HTTP on {}: refused with status {} ({}){}{}{}{}", name, status,
+              std::string(StatusName(status)), why.empty() ? "" : ": ", why,
+              limit.empty() ? "" : "; limit: ", limit);
+}
+
+std::string ServerCore::LimitName(int status) const {
+  const auto found = options.limit_names.find(status);
+  return found == options.limit_names.end() ? "" : found->second;
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options, Router router,

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -35,9 +37,13 @@ struct HttpServerOptions {
       absl::Seconds(30);                            // from the first byte of a request to its last: else 408
   absl::Duration idle_timeout = absl::Seconds(75);  // before and between requests: closed
   absl::Duration write_timeout =
-      absl::Seconds(30);        // for a piece of an answer to leave: else the client has gone
-  int num_threads = 2;          // for the network
-  int num_handler_threads = 4;  // for each kind of handlers
+      absl::Seconds(30);  // for a piece of an answer to leave: else the client has gone
+  /// Called for every request and connection that is refused without a handler, with the status that the
+  /// client gets (503 too where TLS leaves no way to say so); from any of the network's threads.
+  std::function<void(int status)> on_refused = nullptr;
+  std::map<int, std::string> limit_names = {};  // what sets the limit behind a status, for the log
+  int num_threads = 2;                          // for the network
+  int num_handler_threads = 4;                  // for each kind of handlers
 };
 
 /// Thread-safe.

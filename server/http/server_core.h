@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "base/once_a_minute.h"
 #include "server/http/asio.h"
 #include "server/http/http_server.h"
 
@@ -59,7 +61,15 @@ struct ServerCore {
   /// Closes the connection that has most of them.
   void CloseLargest();
 
+  /// Tells whoever counts refusals, and for each status once a minute the log. `why` has nothing of the
+  /// client's; may be empty. `limit`: what sets it, or empty.
+  void NoteRefusal(int status, const std::string& why, const std::string& limit);
+  std::string LimitName(int status) const;
+
+  std::string name;  // of the address, for the log; constant once there are threads
+
   absl::Mutex mutex;
+  std::map<int, OnceAMinute> warn_refused ABSL_GUARDED_BY(mutex);  // by status
   // The open connections.
   absl::flat_hash_map<Connection*, std::weak_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
 

@@ -1,6 +1,8 @@
 // kvblend-server: loads a model and serves it over gRPC, with metrics and health over HTTP.
 #include <iostream>
+#include <string>
 
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/out_of_threads.h"
 #include "engine/api/engine.h"
@@ -18,7 +20,14 @@ int main(int argc, char** argv) {
   kvblend::server::StopSignals stop_signals;
   const kvblend::server::ParsedConfig parsed = kvblend::server::ParseConfig(argc, argv, KVBLEND_VERSION);
   std::cout << parsed.output;
-  std::cerr << parsed.error_output;
+  if (!parsed.config && parsed.json_log) {
+    kvblend::server::SetUpLog("error", /*json=*/true);
+    absl::string_view message = absl::StripSuffix(parsed.error_output, "\n");
+    absl::ConsumePrefix(&message, "kvblend-server: ");
+    spdlog::error("{}", std::string(message));
+  } else {
+    std::cerr << parsed.error_output;
+  }
   if (!parsed.config) return parsed.exit_code;
   kvblend::server::SetUpLog(parsed.config->log_level, parsed.config->log_format == "json");
   const auto create_engine = [&stop_signals](const kvblend::EngineOptions& options) {

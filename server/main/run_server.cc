@@ -21,6 +21,7 @@
 #include "base/steady_time.h"
 #include "server/access/keyed_access.h"
 #include "server/api/routes.h"
+#include "server/calls/call_log.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "server/files/open_file.h"
@@ -47,7 +48,11 @@ constexpr absl::Duration kFlushTime = absl::Seconds(5);
 
 // Some settings can only be judged once the model, the processor or a certificate is known.
 int FailToStart(const absl::Status& status) {
-  std::cerr << "kvblend-server: " << status.message() << "\n";
+  if (spdlog::get(kStructuredLog) != nullptr) {
+    spdlog::error("{}", std::string(status.message()));
+  } else {
+    std::cerr << "kvblend-server: " << status.message() << "\n";
+  }
   return absl::IsInvalidArgument(status) ? kBadSettings : kStartFailed;
 }
 
@@ -123,6 +128,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   options.request_timeout = config.api.request_timeout;
   options.idle_timeout = config.api.idle_timeout;
   options.write_timeout = config.api.write_timeout;
+  options.on_refused = [metrics = context.metrics](int status) { metrics->CountHttpRefusal(status); };
+  options.limit_names = {{408, "--api-request-timeout"},
+                         {413, "--max-message-bytes"},
+                         {421, "--api-allowed-hosts"},
+                         {431, "--api-max-header-bytes"},
+                         {503, "--api-max-connections"}};
   return HttpServer::Start(options, ApiRoutes(context), ApiErrorPage);
 }
 

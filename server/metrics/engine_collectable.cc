@@ -203,8 +203,9 @@ void AddStore(const StoreStats& stats, FamilyList list) {
   list.Gauge("pinned_entries", "Chunks pinned in the store.", stats.pinned_entries);
   list.Gauge("pinned_bytes", "Bytes of pinned chunks.", stats.pinned_bytes);
   list.Gauge("reservations", "Chunks being computed for the store.", stats.reservations);
-  list.Counter("lookups_total", "Chunks that prompts looked up by exact key.", stats.lookups);
-  list.Counter("hits_total", "Lookups by prompts that found their chunk.", stats.hits);
+  list.Counter("lookups_total", "Lookups by prompts by exact key, of chunks and of their anchors.",
+               stats.lookups);
+  list.Counter("hits_total", "Lookups by prompts that found their chunk or anchor.", stats.hits);
   list.Counter("misses_total", "Lookups by prompts that found nothing.", stats.misses);
   list.Counter("reserve_lookups_total", "Chunks that precomputation looked up.", stats.reserve_lookups);
   list.Counter("reserve_hits_total", "Lookups by precomputation that found their chunk.", stats.reserve_hits);

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "prometheus/counter.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
@@ -51,9 +52,13 @@ struct Metrics::Impl {
                                    15,  20,  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
   const Buckets output_token_seconds = {.001, .0025, .005, .01, .015, .02, .025, .03, .04, .05, .075, .1, .15,
                                         .2,   .3,    .4,   .5,  .75,  1,   2.5,  5,   7.5, 10,  20,   40, 80};
-  // Parts of the time to the first token.
-  const Buckets stage_seconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05,
-                                 .1,    .25,    .5,    1,    2.5,   5,    10,  30,   60};
+  // Parts of the time to the first token: those that take long on a busy server, and the others. The former
+  // have all of vLLM's boundaries too.
+  const Buckets wait_seconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1,   .2,
+                                .25,   .3,     .5,    .8,   1,     1.5,  2,   2.5,  5,   10,   15,
+                                20,    30,     40,    50,   60,    120,  240, 480,  960, 1920, 7680};
+  const Buckets stage_seconds = {.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1,
+                                 .25,   .5,     1,     2,    2.5,   5,    10,  30,   60};
   const Buckets token_counts = {1,   2,    5,    10,   20,    50,    100,   200,
                                 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
   const Buckets ratios = {0, .01, .02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9, 1};
@@ -73,8 +78,9 @@ struct Metrics::Impl {
       output_token_seconds);
   Histogram& latency = AddHistogram(registry, "kvblend_e2e_request_latency_seconds",
                                     "From a Generate request's arrival to its last token.", request_seconds);
-  Histogram& queue = AddHistogram(registry, "kvblend_request_queue_time_seconds",
-                                  "Time that a request waited for its turn.", stage_seconds);
+  Histogram& queue =
+      AddHistogram(registry, "kvblend_request_queue_time_seconds",
+                   "Time that a request waited for its turn, or until it was given up.", wait_seconds);
   Histogram& lookup = AddHistogram(registry, "kvblend_request_lookup_time_seconds",
                                    "Tokenization, layout and store lookups per prompt.", stage_seconds);
   Histogram& stall = AddHistogram(
@@ -86,7 +92,10 @@ struct Metrics::Impl {
                                    "Choosing the tokens to recompute per prompt.", stage_seconds);
   Histogram& prefill =
       AddHistogram(registry, "kvblend_request_prefill_time_seconds",
-                   "Forward passes up to the first token per prompt, selection excluded.", stage_seconds);
+                   "Forward passes up to the first token per prompt, selection excluded.", wait_seconds);
+  Histogram& others =
+      AddHistogram(registry, "kvblend_request_others_time_seconds",
+                   "Others' turns between those of a prompt, up to its first token.", wait_seconds);
   Histogram& prompt_tokens =
       AddHistogram(registry, "kvblend_request_prompt_tokens", "Tokens of a prompt.", token_counts);
   Histogram& generation_tokens =
@@ -141,6 +150,15 @@ struct Metrics::Impl {
                                        "Calls ended, by service, method and gRPC status code.");
   Family<Counter>& http_calls = AddCounters(registry, "kvblend_http_calls_total",
                                             "Calls over HTTP ended, by method and gRPC status code.");
+  Family<Counter>& without_first_token = AddCounters(
+      registry, "kvblend_requests_without_first_token_total",
+      "Generate and Score requests that ended with an error before their first token, by gRPC code.");
+  Family<Counter>& http_refused =
+      AddCounters(registry, "kvblend_http_refused_total",
+                  "Requests and connections that the HTTP API refused before any handler, by HTTP status.");
+  Counter& grpc_refused = AddCounters(registry, "kvblend_grpc_refused_connections_total",
+                                      "Connections that gRPC closed because there were too many.")
+                              .Add({});
   Family<Counter>& put_chunks =
       AddCounters(registry, "kvblend_put_chunks_total",
                   "Chunks of Chunks.Put, by whether they were computed or present.");
@@ -157,6 +175,10 @@ Metrics::Metrics() : impl_(std::make_unique<Impl>()) {
       impl_->chunk_hits.Add({{"source", std::string(kvblend::Name(source))}, {"tier", std::string(name)}});
     }
   }
+  for (const char* code : {"CANCELLED", "DEADLINE_EXCEEDED"}) {
+    impl_->without_first_token.Add({{"code", code}});
+  }
+  impl_->http_refused.Add({{"status", "503"}});
   for (const char* result : {"computed", "present"}) impl_->put_chunks.Add({{"result", result}});
 }
 
@@ -184,14 +206,26 @@ void Metrics::CountHttpCall(std::string_view method, std::string_view code) {
   impl_->http_calls.Add({{"method", std::string(method)}, {"code", std::string(code)}}).Increment();
 }
 
+void Metrics::ObserveQueueTime(double seconds) { impl_->queue.Observe(seconds); }
+
+void Metrics::CountWithoutFirstToken(std::string_view code) {
+  impl_->without_first_token.Add({{"code", std::string(code)}}).Increment();
+}
+
+void Metrics::CountHttpRefusal(int status) {
+  impl_->http_refused.Add({{"status", absl::StrCat(status)}}).Increment();
+}
+
+void Metrics::CountGrpcRefusal() { impl_->grpc_refused.Increment(); }
+
 void Metrics::ObservePrompt(const v1::PromptReport& report) {
   impl_->first_token.Observe(report.time_to_first_token_seconds());
-  impl_->queue.Observe(report.queue_seconds());
   impl_->lookup.Observe(report.lookup_seconds());
   impl_->load.Observe(report.load_seconds());
   impl_->stall.Observe(report.stall_seconds());
   impl_->select.Observe(report.select_seconds());
   impl_->prefill.Observe(report.prefill_seconds());
+  impl_->others.Observe(report.others_seconds());
   impl_->prompt_tokens.Observe(report.prompt_tokens());
   impl_->kept_tokens.Increment(report.kept_tokens());
   impl_->exact_tokens.Increment(report.exact_tokens());

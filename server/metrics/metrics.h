@@ -46,6 +46,15 @@ class Metrics {
   /// The same for calls over HTTP, whose methods are named alike ("ChatCompletions").
   void CountHttpCall(std::string_view method, std::string_view code);
 
+  /// How long a request of Generate or Score was in the queue, whatever became of it.
+  void ObserveQueueTime(double seconds);
+  /// One that ended with an error before its first token.
+  void CountWithoutFirstToken(std::string_view code);
+  /// A request over HTTP that was refused with this status before it reached a handler, and a connection that
+  /// gRPC refused.
+  void CountHttpRefusal(int status);
+  void CountGrpcRefusal();
+
   /// One prompt's blend report, of Generate or Score.
   void ObservePrompt(const v1::PromptReport& report);
   /// The time between two pieces of one answer's text.

@@ -29,6 +29,11 @@ void AppendName(const char* kind, int thread, std::string_view name, std::string
   absl::StrAppend(json, "\n");
 }
 
+/// With a comma behind it; nothing for an empty value.
+std::string Member(const char* name, const std::string& value) {
+  return value.empty() ? "" : absl::StrFormat(R"("%s":"%s",)", name, value);
+}
+
 void AppendEvent(const RequestTrace::Span& span, std::string* json) {
   absl::StrAppendFormat(json, R"({"ph":"X","pid":1,"tid":%d,"name":"%s)", ThreadOf(span.track), span.name);
   // Layers have numbers, to be told apart. Spans within them have none, so that viewers sum them by name.
@@ -60,8 +65,9 @@ std::string TraceJson(const RequestTrace& trace, const TraceLabels& labels) {
     return a.begin != b.begin ? a.begin < b.begin : a.end > b.end;
   });
   std::string json = absl::StrFormat(
-      R"({"displayTimeUnit":"ms","otherData":{"trace_id":"%s","span_id":"%s","method":"%s","code":"%s","started":"%s","dropped_spans":%d},)",
-      labels.trace_id, labels.span_id, labels.method, labels.code,
+      R"({"displayTimeUnit":"ms","otherData":{"trace_id":"%s","span_id":"%s",%s%s"method":"%s","code":"%s","started":"%s","dropped_spans":%d},)",
+      labels.trace_id, labels.span_id, Member("request_id", labels.request_id),
+      Member("client_request_id", labels.client_request_id), labels.method, labels.code,
       absl::FormatTime(absl::RFC3339_full, trace.started(), absl::UTCTimeZone()), trace.dropped());
   absl::StrAppend(&json, "\n\"traceEvents\":[\n");
   AppendName("process_name", 1, absl::StrCat(labels.method, " ", labels.trace_id), &json);

@@ -14,6 +14,9 @@ struct TraceLabels {
   std::string span_id;
   std::string method;  // "Generate"
   std::string code;    // "OK"
+  // As CallLog::RequestIds has them; an empty one is left out.
+  std::string request_id = {};
+  std::string client_request_id = {};
 };
 
 /// Spans in the order of their beginnings, outer ones first; microseconds since the trace began, to the

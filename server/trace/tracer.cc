@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
-#include "base/steady_time.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::server {
@@ -76,10 +75,9 @@ void Tracer::Warn(const absl::Status& status) {
   {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) ++lost_;
-    if (lost_ == 0 || SteadyNow() < next_warning_) return;
+    if (lost_ == 0 || !warn_lost_.IsDue()) return;
     lost = std::exchange(lost_, 0);
   }
-  next_warning_ = SteadyNow() + kWarnEvery;
   spdlog::warn("{} traces of requests are lost: {}", lost,
                status.ok() ? "the disk is too slow for them" : std::string(status.message()));
 }

@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "base/once_a_minute.h"
 #include "engine/api/request_trace.h"
 #include "server/trace/trace_context.h"
 #include "server/trace/trace_folder.h"
@@ -19,11 +20,10 @@
 namespace kvblend::server {
 
 /// Thread-safe. What cannot be written, because the disk is full or slow, is lost with a warning, at most one
-/// in kWarnEvery; nobody waits for it.
+/// a minute; nobody waits for it.
 class Tracer {
  public:
   static constexpr size_t kMaxWaiting = 64;
-  static constexpr absl::Duration kWarnEvery = absl::Seconds(60);
 
   struct Options {
     std::string folder;
@@ -53,8 +53,8 @@ class Tracer {
   void Warn(const absl::Status& status);
 
   const double sample_;
-  const std::unique_ptr<TraceFolder> folder_;       // of the thread
-  absl::Time next_warning_ = absl::InfinitePast();  // of the thread
+  const std::unique_ptr<TraceFolder> folder_;  // of the thread
+  OnceAMinute warn_lost_;                      // of the thread
   absl::Mutex mutex_;
   std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   int64_t lost_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last warning

@@ -65,9 +65,10 @@ const watchLoad = (askInfo) => {
         `${count(load.pages_used)} of ${count(load.pages_total)}` + (load.pages_kept ? `, ${count(load.pages_kept)} kept` : ''));
     fill('load-pages-bar', percent(load.pages_used, load.pages_total), percent(load.pages_kept, load.pages_total));
     const [used, budget] = [Number(store.used_bytes), Number(store.budget_bytes)];
-    const lookups = Number(store.lookups);
+    const chunks = Number(store.prompt_chunks);
     show('load-store', `${Math.round(percent(used, budget))}%`, `${size(used)} of ${size(budget)}`);
-    show('load-hits', lookups ? `${Math.round(percent(Number(store.hits), lookups))}%` : '–', `of ${count(lookups)} lookups`);
+    show('load-hits', chunks ? `${Math.round(percent(Number(store.prompt_chunks_found), chunks))}%` : '–',
+        `of ${count(chunks)} chunks`);
     fill('load-store-bar', percent(used, budget));
     tell('');
   }

@@ -15,7 +15,8 @@ const drawReport = (() => {
 
   function drawTimings(report) {
     const parts = [['queue', report.queue_seconds], ['lookup', report.lookup_seconds], ['load', report.load_seconds],
-      ['select', report.select_seconds], ['prefill', report.prefill_seconds]].map(([part, time]) => [part, time || 0]);
+      ['select', report.select_seconds], ['prefill', report.prefill_seconds],
+      ['others', report.others_seconds]].map(([part, time]) => [part, time || 0]);
     const total = parts.reduce((sum, [, time]) => sum + time, 0) || 1;
     const bar = element('div', 'bar');
     bar.setAttribute('role', 'img');

@@ -53,18 +53,22 @@ class AutoscalerTest(unittest.TestCase):
         self.assertEqual([self.rule["name"]["as"]], [metric["pods"]["metric"]["name"] for metric in autoscaler["spec"]["metrics"]])
 
     @unittest.skipIf(PROMTOOL is None, "no promtool; deploy/install_dependencies.sh --test unpacks one")
-    def test_it_is_the_mean_time_in_the_queue_by_pod_and_nothing_where_none_began(self):
+    def test_it_is_the_mean_time_in_the_queue_by_pod_or_what_is_predicted_if_that_is_longer(self):
         query = self.rule["metricsQuery"].replace("<<.GroupBy>>", "pod").replace("<<.LabelMatchers>>", 'namespace="rag"')
         name = self.rule["name"]["as"]
-        series = {  # of each minute: three seconds of six requests; none; and one of another namespace
-            "busy": ("rag", "0+3x20", "0+6x20"), "idle": ("rag", "7+0x20", "9+0x20"), "other": ("else", "0+9x20", "0+1x20")}
+        series = {  # of each minute: three seconds of six requests; none; none, but some wait; and one of another namespace
+            "busy": ("rag", "0+3x20", "0+6x20", "0.5x20"), "idle": ("rag", "7+0x20", "9+0x20", "0x20"),
+            "jammed": ("rag", "0x20", "0x20", "60x20"), "worse": ("rag", "0+3x20", "0+6x20", "8x20"),
+            "other": ("else", "0+9x20", "0+1x20", "9x20"), "loading": ("rag", "0x20", "0x20", "_x20")}
         inputs = []
-        for pod, (namespace, seconds, count) in series.items():
+        for pod, (namespace, seconds, count, predicted) in series.items():
             labels = f'{{namespace="{namespace}", pod="{pod}"}}'
             inputs += [{"series": f"kvblend_request_queue_time_seconds_sum{labels}", "values": seconds},
                        {"series": f"kvblend_request_queue_time_seconds_count{labels}", "values": count},
+                       {"series": f"kvblend_predicted_wait_seconds{labels}", "values": predicted},
                        {"series": f"kvblend_ready{labels}", "values": "1+0x20"}]
-        expected = [{"labels": f'{name}{{pod="busy"}}', "value": 0.5}, {"labels": f'{name}{{pod="idle"}}', "value": 0}]
+        expected = [{"labels": f'{name}{{pod="{pod}"}}', "value": value}
+                    for pod, value in {"busy": 0.5, "idle": 0, "jammed": 30, "worse": 4, "loading": 0}.items()]
         files = {"rules.yml": {"groups": [{"name": "autoscaler", "rules": [{"record": name, "expr": query}]}]},
                  "test.yml": {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [
                      {"interval": "1m", "input_series": inputs,

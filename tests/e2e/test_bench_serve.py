@@ -1,7 +1,9 @@
 """kvblend bench serve against a running server: every kind of load, for a few seconds in all."""
 import json
+import signal
+import subprocess
 
-from conftest import ROOT, run
+from conftest import BIN_DIR, ENVIRONMENT, ROOT, run, wait_until
 
 SAMPLE = ROOT / "tests/fixtures/musique_sample.json"
 
@@ -30,6 +32,23 @@ def test_open_loop_with_curves_and_checked_answers(server, tmp_path):
     assert all(line["output_tokens"] == 4 and line["code"] == "OK" for line in lines)
     listed = run("kvblend", "chunks", "list", "--server", f"127.0.0.1:{server.grpc_port}", "--namespace", "kvblend-load")
     assert not [line for line in listed.stdout.splitlines() if "kvblend bench serve" in line]
+
+
+def test_ctrl_c_while_chunks_are_stored_leaves_none_behind(v1, server):
+    def stored():
+        return [chunk.key for chunk in server.chunks.List(v1.ListChunksRequest(**{"namespace": "kvblend-load"})).chunks
+                if chunk.label.startswith("kvblend bench serve")]
+
+    assert not stored()
+    command = [BIN_DIR / "kvblend", "bench", "serve", "--server", f"127.0.0.1:{server.grpc_port}", "--data", SAMPLE, "--n", "3",
+               "--passages", "4", "--rate", "4"]
+    with subprocess.Popen([str(word) for word in command], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as bench:
+        wait_until(lambda: stored() or bench.poll() is not None, "the first chunk")
+        bench.send_signal(signal.SIGINT)
+        _, said = bench.communicate(timeout=60)
+    assert bench.returncode == 130, said
+    server.wait_until_idle()
+    assert not stored()
 
 
 def test_clients_hold_conversations(server):

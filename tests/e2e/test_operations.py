@@ -1,5 +1,6 @@
 """What operators see: metrics, health, reflection, info, and the command line of the daemon."""
 
+import json
 import os
 import shutil
 import socket
@@ -173,6 +174,22 @@ def test_help_and_version():
 def test_bad_flags():
     for flags in ([], ["--model", "m", "--no-such-flag"], ["--model", "m", "--threads", "many"]):
         assert failure(2, *flags).startswith("kvblend-server: ")
+
+
+def test_failing_to_start_says_why_as_the_log_is_wanted():
+    listen = ("--grpc-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0")
+    as_objects = ("--log-level", "error", "--log-format", "json")
+    for code, said, flags in ((1, "/nonexistent.gguf", ("--model", "/nonexistent.gguf", *listen)),
+                              (2, "--grpc-address is x", ("--model", MODEL, "--grpc-address", "x")),
+                              (2, "--threads", ("--model", "m", "--threads", "many"))):
+        line = json.loads(failure(code, *as_objects, *flags))
+        assert line["level"] == "error" and said in line["message"] and "kvblend-server" not in line["message"].split(":")[0]
+
+
+def test_a_redis_url_tells_no_password():
+    for flags in (("--chunk-redis", "redis://user:s3cret@host:1"), ("--chunk-redis", "s3cret@host:1"), ("redis://user:s3cret@host:1",)):
+        said = failure(2, "--model", MODEL, *flags)
+        assert "'...@host:1'" in said and "s3cret" not in said
 
 
 def test_failing_to_start_says_why(tmp_path):

@@ -38,6 +38,30 @@ def test_cancelling_stops_the_work(v1, small_server, prompt):
     wait_until(lambda: small_server.metrics().get(CALLS.format("CANCELLED"), 0) == before + 1, "the count")
 
 
+def test_who_gives_up_in_the_queue_has_waited(v1, small_server, prompt):
+    """A server that is jammed, and whose clients leave, is not to look idle."""
+    running = start_answer(v1, small_server, prompt)
+    names = ("kvblend_request_queue_time_seconds_count", "kvblend_request_queue_time_seconds_sum",
+             "kvblend_time_to_first_token_seconds_count", 'kvblend_requests_without_first_token_total{code="CANCELLED"}',
+             'kvblend_requests_without_first_token_total{code="DEADLINE_EXCEEDED"}')
+    before = small_server.metrics()
+    late = small_server.inference.Generate(long_request(v1, prompt), timeout=2)
+    wait_until(lambda: small_server.metrics()["kvblend_num_requests_waiting"] == 1, "a waiting request")
+    with refused("DEADLINE_EXCEEDED"):
+        list(late)
+    wait_until(lambda: small_server.metrics()["kvblend_num_requests_waiting"] == 0, "nobody waiting")
+    with client_of(small_server) as client:
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(max_retries=0).chat.completions.create(
+                model="", messages=[{"role": "user", "content": "Why?"}], max_tokens=1500, timeout=0.5)
+    wait_until(lambda: small_server.metrics()[names[3]] == before[names[3]] + 1, "the one that went")
+    after = small_server.metrics()
+    assert [after[name] - before[name] for name in names if not name.endswith("_sum")] == [2, 0, 1, 1]
+    assert after[names[1]] - before[names[1]] > 1, "most of two seconds"
+    running.cancel()
+    small_server.wait_until_idle()
+
+
 def test_the_deadline_stops_the_work(v1, small_server, prompt):
     with refused("DEADLINE_EXCEEDED"):
         list(small_server.inference.Generate(long_request(v1, prompt), timeout=1))

@@ -31,13 +31,13 @@ def traced(start_server, tmp_path_factory, folder):
                         "--trace-dir", folder, "--trace-sample", "0", "--trace-max-files", "3", model=model)
 
 
-def post(server, traceparents=(), path="/v1/chat/completions", body=None):
+def post(server, traceparents=(), path="/v1/chat/completions", body=None, headers=()):
     """(status, traceresponse, body)."""
     connection = http.client.HTTPConnection("127.0.0.1", server.api_port, timeout=60)
     connection.putrequest("POST", path)
     data = json.dumps(CHAT if body is None else body).encode()
     for name, value in [("Content-Type", "application/json"), ("Content-Length", str(len(data))),
-                        *(("traceparent", value) for value in traceparents)]:
+                        *(("traceparent", value) for value in traceparents), *headers]:
         connection.putheader(name, value)
     connection.endheaders(data)
     with connection.getresponse() as response:
@@ -118,6 +118,21 @@ def test_the_structured_log_has_it(traced):
     assert any("serving" in line.get("message", "") for line in log_lines(traced))
 
 
+def test_the_structured_log_names_requests_as_clients_know_them(v1, traced):
+    def line_of(trace):
+        return wait_until(lambda: [line for line in log_lines(traced) if line.get("trace_id") == trace], "the line")[0]
+
+    _, response, body = post(traced, headers=[("X-Request-Id", "order-7")])
+    line = line_of(response.split("-")[1])
+    assert line["request_id"] == json.loads(body)["id"] and line["client_request_id"] == "order-7"
+    _, response, _ = post(traced, path="/v1/chunks/stat", body={"keys": []}, headers=[("X-Request-Id", 'a "b", c')])
+    line = line_of(response.split("-")[1])
+    assert line["request_id"].startswith("req-") and "client_request_id" not in line
+    _, call = traced.admin.GetInfo.with_call(v1.GetInfoRequest(), metadata=[("x-request-id", "order-8")])
+    line = line_of(dict(call.trailing_metadata())["traceresponse"].split("-")[1])
+    assert line["client_request_id"] == "order-8" and "request_id" not in line
+
+
 def test_timelines_that_callers_keep(v1, traced, folder):
     post(traced, [NOT_KEPT])  # the passages are stored from here on
     traced.wait_until_idle()
@@ -127,6 +142,7 @@ def test_timelines_that_callers_keep(v1, traced, folder):
     (path, timeline), = wait_until(lambda: timelines(folder), "the timeline").items()
     assert TRACE in path.name and timeline["otherData"]["trace_id"] == TRACE and timeline["otherData"]["code"] == "OK"
     assert timeline["otherData"]["span_id"] == response.split("-")[2]
+    assert timeline["otherData"]["request_id"] == json.loads(body)["id"]
     sums = check_timeline(timeline)
     report = json.loads(body)["kvblend"]["prompt"]
     assert report["reused_tokens"] > 0

@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "server/api/routes.h"
+#include "server/calls/call_log.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "server/convert/message_json.h"
@@ -153,6 +154,53 @@ TEST_F(ApiTest, ErrorsBeforeTheFirstEventAreStatuses) {
   const auto cohere = Post("/v2/chat", "{}");
   EXPECT_EQ(cohere->get_header_value("x-request-id"), json::parse(cohere->body)["id"]);
   EXPECT_EQ(json::parse(late->body)["error"]["message"], "broken");
+}
+
+TEST_F(ApiTest, RequestsThatAreGivenUpWaitedAndHadNoFirstToken) {
+  Serve();
+  PostAndPlay(kQuestion, [](testing::FakeGenerate& call) {
+    call.request.caller.on_dequeued(3);
+    call.Finish(absl::CancelledError("gone"), GenerateResult());
+  });
+  PostAndPlay(kQuestion, [](testing::FakeGenerate& call) {
+    call.request.caller.on_dequeued(4);
+    call.observer->OnPrompt({});
+    call.Finish(absl::CancelledError("gone while the answer was written"), GenerateResult());
+  });
+  const std::string page = metrics_.Expose();
+  EXPECT_THAT(page, HasSubstr("kvblend_request_queue_time_seconds_sum 7\n"));
+  EXPECT_THAT(page, HasSubstr("kvblend_request_queue_time_seconds_count 2\n"));
+  EXPECT_THAT(page, HasSubstr("kvblend_requests_without_first_token_total{code=\"CANCELLED\"} 1\n"));
+}
+
+TEST_F(ApiTest, TheLogNamesRequestsAsTheirClientsDo) {
+  Serve();
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  client_->set_default_headers({{"x-request-id", "order-7/2"}});
+  const auto chat = PostAndPlay(kQuestion, [](testing::FakeGenerate& call) {
+    call.Finish(absl::InternalError("broken"), GenerateResult());
+  });
+  EXPECT_THAT(log.str(), HasSubstr(absl::StrCat(", request ", chat->get_header_value("x-request-id"),
+                                                ", client's request order-7/2, trace ")));
+  client_->set_default_headers({{"x-request-id", "7, trace \"x\""}});
+  const auto models = client_->Get("/v1/models");
+  EXPECT_THAT(models->get_header_value("x-request-id"), StartsWith("req-"));
+  spdlog::set_default_logger(before);
+  EXPECT_THAT(log.str(),
+              HasSubstr(absl::StrCat(", request ", models->get_header_value("x-request-id"), ", trace ")));
+}
+
+TEST(LoggableIdTest, HasNothingThatALineCouldBeMistakenFor) {
+  EXPECT_EQ(LoggableId("req_1-a.b:c/d+e=f@g~H"), "req_1-a.b:c/d+e=f@g~H");
+  EXPECT_EQ(LoggableId(std::string(128, 'x')).size(), 128);
+  for (const std::string& id :
+       {std::string(129, 'x'), std::string("a b"), std::string("a,b"), std::string("a\"b"),
+        std::string("a\\b"), std::string("a\nb"), std::string("\xC3\xBC")}) {
+    EXPECT_EQ(LoggableId(id), "") << id;
+  }
 }
 
 TEST_F(ApiTest, AClientThatGoesCancelsItsRequest) {

@@ -174,6 +174,16 @@ TEST_F(ServerStreamingTest, AFullQueueSaysWhenToComeBack) {
   EXPECT_GT(std::stoi(std::string(hint->second.data(), hint->second.size())), 0);
 }
 
+TEST_F(ServerStreamingTest, ADeadlineBeforeTheFirstTokenIsCounted) {
+  const auto [context, reader, call] = Ask();
+  ASSERT_NE(call, nullptr);
+  call->request.caller.on_dequeued(5);
+  call->Finish(absl::DeadlineExceededError("too late"), GenerateResult());
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Exposes("kvblend_request_queue_time_seconds_sum 5"));
+  EXPECT_TRUE(Exposes("kvblend_requests_without_first_token_total{code=\"DEADLINE_EXCEEDED\"} 1"));
+}
+
 TEST_F(ServerStreamingTest, AnErrorInTheMiddleComesAfterWhatWasSent) {
   const auto [context, reader, call] = Ask();
   ASSERT_NE(call, nullptr);

@@ -74,6 +74,22 @@ absl::StatusOr<PrefilledPrompt> PromptRunner::Prefill(const prompt::PromptLayout
   }
 }
 
+void PromptRunner::FinishReport(double queue_seconds, double time_to_first_token_seconds,
+                                PromptReport& report) {
+  report.queue_seconds = queue_seconds;
+  report.time_to_first_token_seconds = time_to_first_token_seconds;
+  const double own_seconds = queue_seconds + report.lookup_seconds + report.load_seconds +
+                             report.select_seconds + report.prefill_seconds;
+  report.others_seconds = std::max(0.0, time_to_first_token_seconds - own_seconds);
+  if (report.reuse == Reuse::kNothing) return;  // nothing was looked up
+  const auto found = std::count_if(report.chunks.begin(), report.chunks.end(), [](const ChunkReport& chunk) {
+    const bool is_used = chunk.source != ChunkSource::kMiss && chunk.source != ChunkSource::kBypassed;
+    return is_used && chunk.tier != Tier::kNone;  // a chunk without tokens is exact, and was found nowhere
+  });
+  chunk_counts_.looked_up.fetch_add(static_cast<int64_t>(report.chunks.size()), std::memory_order_relaxed);
+  chunk_counts_.found.fetch_add(found, std::memory_order_relaxed);
+}
+
 absl::StatusOr<kernels::MatrixView> PromptRunner::Append(PrefilledPrompt& prompt,
                                                          absl::Span<const int32_t> token_ids,
                                                          blend::KeepGoing keep_going) {

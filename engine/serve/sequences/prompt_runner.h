@@ -41,8 +41,8 @@ struct NextTokens {
   absl::Span<const prompt::Span> chunks = {};
 };
 
-/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens() and
-/// dropped_pages(). References must outlive it.
+/// For the engine thread only, except loading_controller(), kept_counts(), refined_tokens(), dropped_pages()
+/// and chunk_counts(). References must outlive it.
 class PromptRunner {
  public:
   struct Options {
@@ -94,6 +94,15 @@ class PromptRunner {
   /// Does a unit of work, a layer, towards measuring what answers attend to; in all a pass of 129 tokens at
   /// most, the first time. Returns whether it is ready. Errors: CopyLayerSearch's.
   absl::StatusOr<bool> PrepareAttention(RequestTrace* trace = nullptr) { return attention_.Prepare(trace); }
+
+  /// Completes the report of a prompt whose first token is known, and counts its chunks.
+  void FinishReport(double queue_seconds, double time_to_first_token_seconds, PromptReport& report);
+  /// Chunks of those prompts.
+  struct ChunkCounts {
+    std::atomic<int64_t> looked_up = 0;
+    std::atomic<int64_t> found = 0;
+  };
+  const ChunkCounts& chunk_counts() const { return chunk_counts_; }
 
   /// Keeps a sequence that is over for the conversation's next turn: the prompt of that layout, blended so,
   /// and what was answered, of which KV is in the prompt's pages up to num_tokens. The prompt's pages go.
@@ -168,6 +177,7 @@ class PromptRunner {
   ScratchPool scratch_;
   AnswerAttention attention_;
   std::atomic<int64_t> dropped_pages_ = 0;
+  ChunkCounts chunk_counts_;
   KeptSequences kept_;
   SharedPrefixes shared_;
   IdleRefinement refinement_;

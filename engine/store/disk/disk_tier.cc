@@ -376,7 +376,7 @@ void DiskTier::Quarantine(const ChunkKey& key, uint64_t generation, const absl::
     index_.Erase(*slot);
     ++stats_.quarantined;
   }
-  spdlog::warn("chunk store on disk: damaged entry set aside: {}", reason.ToString());
+  spdlog::warn("chunk store on disk: damaged entry set aside: {}: {}", key.ToHex(), reason.ToString());
   files_.Quarantine(key);
 }
 

@@ -3,12 +3,16 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "base/status_macros.h"
 #include "engine/store/disk/folder_files.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend::store::internal {
 namespace {
+
+constexpr size_t kMaxNamed = 5;  // damaged entries, in the log
 
 bool KeepGoing() { return true; }
 
@@ -29,6 +33,7 @@ absl::StatusOr<ScanCounts> ScanFolder(
         return absl::OkStatus();  // what can be read is better than nothing
       }));
   absl::Mutex mutex;
+  std::vector<std::string> damaged;                                                // guarded by mutex
   ScanCounts counts{.foreign_files = static_cast<int64_t>(found.foreign.size())};  // guarded by mutex
   KVBLEND_RETURN_IF_ERROR(ForEachInParallel(found.entries.size(), num_threads, KeepGoing, [&](size_t i) {
     const auto& [key, pinned] = found.entries[i];
@@ -38,6 +43,7 @@ absl::StatusOr<ScanCounts> ScanFolder(
     if (is_damaged) files.Quarantine(key);
     if (!header.ok() && !is_damaged && !is_newer) health.Report(header.status());
     absl::MutexLock lock(&mutex);
+    if (is_damaged && damaged.size() < kMaxNamed) damaged.push_back(key.ToHex());
     if (header.ok()) {
       on_entry(*header, pinned);
     } else {
@@ -48,6 +54,11 @@ absl::StatusOr<ScanCounts> ScanFolder(
     }
     return absl::OkStatus();
   }));
+  if (!damaged.empty()) {
+    spdlog::warn("chunk store on disk: {} damaged entries found and set aside in {}: {}{}",
+                 counts.damaged_entries, paths.Quarantine(), absl::StrJoin(damaged, ", "),
+                 counts.damaged_entries > static_cast<int64_t>(damaged.size()) ? ", ..." : "");
+  }
   for (const ChunkKey& pin : found.loose_pins) fs.Unlink(paths.Pin(pin)).IgnoreError();
   return counts;
 }

@@ -10,12 +10,25 @@ std::string Endpoint::ToString() const {
   return absl::StrCat(host, ":", port);
 }
 
+namespace {
+
+/// What stands before an '@' is a user's name or password, as URLs have it, and nothing for a log.
+absl::Status NoAddress(std::string_view text) {
+  const size_t at = text.rfind('@');
+  const std::string shown =
+      at == std::string_view::npos ? std::string(text) : absl::StrCat("...", std::string(text.substr(at)));
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", shown.substr(0, 256),
+                   "' is no address of a Redis node; allowed: HOST:PORT or [IPV6]:PORT, with a "
+                   "port of 1 to 65535",
+                   at == std::string_view::npos ? "" : ", without user and password"));
+}
+
+}  // namespace
+
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
-  const auto invalid = [&] {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "'", std::string(text.substr(0, 256)),
-        "' is no address of a Redis node; allowed: ", "HOST:PORT or [IPV6]:PORT, with a port of 1 to 65535"));
-  };
+  const auto invalid = [&] { return NoAddress(text); };
+  if (text.find('@') != std::string_view::npos) return invalid();
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos || colon == 0) return invalid();
   std::string_view host = text.substr(0, colon);
@@ -40,6 +53,8 @@ absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text) {
 }
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(std::string_view text) {
+  // Before it is split: a password may have commas.
+  if (text.find('@') != std::string_view::npos) return NoAddress(text);
   std::vector<Endpoint> endpoints;
   const std::string all(text);
   for (const absl::string_view part : absl::StrSplit(all, ',')) {

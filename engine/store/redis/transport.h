@@ -23,7 +23,7 @@ struct Endpoint {
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
 };
 
-/// "host:port" or "[v6]:port". kInvalidArgument naming the text.
+/// "host:port" or "[v6]:port". kInvalidArgument naming the text, without what a URL has before an '@'.
 absl::StatusOr<Endpoint> ParseEndpoint(std::string_view text);
 /// "host:port[,host:port...]", at least one.
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(std::string_view text);

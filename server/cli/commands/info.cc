@@ -81,9 +81,10 @@ void PrintForPeople(const v1::GetInfoResponse& info, std::ostream& out) {
     return;
   }
   out << absl::StreamFormat(
-      "chunk store   %d chunks (%d pinned), %s of %s; %d lookups, %d hits, %d evictions\n", store.entries(),
-      store.pinned_entries(), HumanBytes(store.used_bytes()), HumanBytes(store.budget_bytes()),
-      store.lookups(), store.hits(), store.evictions());
+      "chunk store   %d chunks (%d pinned), %s of %s; of %d chunks of prompts %d found; %d evictions\n",
+      store.entries(), store.pinned_entries(), HumanBytes(store.used_bytes()),
+      HumanBytes(store.budget_bytes()), store.prompt_chunks(), store.prompt_chunks_found(),
+      store.evictions());
   for (const v1::TierInfo& tier : info.tiers()) PrintTier(tier, out);
   out << absl::StreamFormat("KV pages      %d of %d in use, %d kept between turns\n", load.pages_used(),
                             load.pages_total(), load.pages_kept())

@@ -6,8 +6,10 @@
 #include <random>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "server/cli/load/rate_search.h"
 #include "server/cli/terminal.h"
@@ -16,6 +18,19 @@ namespace kvblend::server::cli {
 namespace {
 
 constexpr int kChunksPerPut = 32;
+constexpr int kChunksPerPage = 1000;
+
+struct EndOfPut : EventSink<v1::PutChunkProgress> {
+  void OnEvent(const v1::PutChunkProgress&) override {}
+  void OnDone(const absl::Status&) override { done.Notify(); }
+  absl::Notification done;
+};
+
+/// Tells the chunks of one run from those of another.
+std::string NewLabel() {
+  absl::BitGen random;
+  return absl::StrFormat("kvblend bench serve %08x", absl::Uniform<uint32_t>(random));
+}
 
 absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
@@ -30,7 +45,8 @@ LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& can
       conversations_(conversations),
       options_(options),
       progress_(std::move(progress)),
-      on_record_(std::move(on_record)) {}
+      on_record_(std::move(on_record)),
+      label_(NewLabel()) {}
 
 absl::Status LoadRunner::Run(LoadRun& run) {
   const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
@@ -58,17 +74,44 @@ absl::Status LoadRunner::Warm() {
         request.set_lead_in(prompt.lead_in());
       }
       request.set_anchoring(anchoring);
-      request.set_label("kvblend bench serve");
+      request.set_label(label_);
       for (size_t i = first; i < std::min(first + kChunksPerPut, chunks.size()); ++i)
         request.add_chunks(chunks[i]);
-      KVBLEND_RETURN_IF_ERROR(
+      const absl::Status put =
           client_.Put(request, absl::InfiniteFuture(), [&](const v1::PutChunkProgress& chunk) {
             if (!chunk.already_present()) new_keys_.push_back(chunk.key());
             if (progress_) progress_(++done, total, "storing chunks");
-          }));
+          });
+      if (!put.ok()) {
+        FindUnreported(std::move(request));
+        return put;
+      }
     }
   }
   return absl::OkStatus();
+}
+
+void LoadRunner::FindUnreported(v1::PutChunksRequest interrupted) {
+  if (options_.keep_chunks) return;
+  // Puts of one client follow each other, so that the interrupted one is over behind this one. Its first
+  // chunk is there, or is what was being computed.
+  interrupted.mutable_chunks()->DeleteSubrange(1, interrupted.chunks_size() - 1);
+  const auto sink = std::make_shared<EndOfPut>();
+  if (client_.calls().Put(interrupted, {}, sink).ok()) sink->done.WaitForNotification();
+  v1::ListChunksRequest request;
+  request.set_namespace_(options_.tenant_namespace);
+  request.set_page_size(kChunksPerPage);
+  while (true) {
+    const absl::StatusOr<v1::ListChunksResponse> page = client_.calls().List(request);
+    if (!page.ok()) return;
+    for (const v1::ChunkInfo& chunk : page->chunks()) {
+      if (chunk.label() == label_) new_keys_.push_back(chunk.key());
+    }
+    if (page->next_page_token().empty()) break;
+    request.set_page_token(page->next_page_token());
+  }
+  std::sort(new_keys_.begin(), new_keys_.end());
+  new_keys_.erase(std::unique(new_keys_.begin(), new_keys_.end()), new_keys_.end());
 }
 
 void LoadRunner::RemoveChunks() {

@@ -84,6 +84,8 @@ class LoadRunner {
 
  private:
   absl::Status Warm();
+  /// Finds what a put stored that failed or was interrupted, beyond what it has reported.
+  void FindUnreported(v1::PutChunksRequest interrupted);
   void RemoveChunks();
   absl::Status MeasureUnloaded(LoadRun& run);
   absl::Status RunLoads(LoadRun& run);
@@ -102,6 +104,7 @@ class LoadRunner {
   const LoadOptions& options_;
   const Progress progress_;
   const OnRecord on_record_;
+  const std::string label_;  // of the chunks that are put
   std::vector<std::string> new_keys_;
   std::map<std::pair<int, int>, std::string> references_;  // by mode and conversation
 };

@@ -38,7 +38,8 @@ INFO = {
     "uptime_seconds": 100, "totals_left_out": False,
     "load": {"requests_waiting": 3, "requests_running": 5, "sequences_decoding": 4, "pages_used": 250, "pages_total": 1000, "pages_kept": 100,
              "tokens_waiting": "12345", "predicted_wait_seconds": 6.78, "decoded_tokens": "1000"},
-    "store": {"used_bytes": "134000000", "budget_bytes": "268000000", "lookups": "40", "hits": "30"},
+    "store": {"used_bytes": "134000000", "budget_bytes": "268000000", "lookups": "50", "hits": "50",
+              "prompt_chunks": "40", "prompt_chunks_found": "30"},
 }
 FIGURES = "Object.fromEntries([...document.querySelectorAll('#load-figures dd')].map(it => [it.id.slice(5), it.textContent]))"
 
@@ -92,7 +93,7 @@ def test_figures_are_those_that_were_told(page_in_hand):
     answer(page, INFO)
     told = page.run(FIGURES)
     assert told == {"decoding": "4 answers", "prefill": "1 request", "waiting": "3 12,345 tokens, 6.8 s", "rate": "– tokens/s",
-                    "pages": "25% 250 of 1,000, 100 kept", "store": "50% 134 MB of 268 MB", "hits": "75% of 40 lookups"}
+                    "pages": "25% 250 of 1,000, 100 kept", "store": "50% 134 MB of 268 MB", "hits": "75% of 40 chunks"}
     widths = page.run("[...document.querySelectorAll('.fill i')].map(it => it.style.width)")
     assert widths == ["25%", "10%", "50%"]
     look_again(page)

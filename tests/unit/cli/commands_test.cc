@@ -462,7 +462,7 @@ TEST_F(CommandsTest, CorrectionIsShownAndSteered) {
 
 TEST_F(CommandsTest, InfoForPeopleAndMachines) {
   calls_.info = FromText<v1::GetInfoResponse>(R"(
-      version: "1.2.3"  model { name: "fake" }
+      version: "1.2.3"  model { name: "fake" }  store { prompt_chunks: 5  prompt_chunks_found: 4  evictions: 3 }
       load { pages_used: 5  pages_total: 9  pages_kept: 3  requests_running: 2  sequences_decoding: 1
              requests_waiting: 4  tokens_waiting: 800  predicted_wait_seconds: 2.5  decoded_tokens: 77 }
       device { device: "cuda:1"  reason: "GPU with compute capability 9.0"
@@ -473,7 +473,7 @@ TEST_F(CommandsTest, InfoForPeopleAndMachines) {
               stats { key: "opens"  value: 7 } }
       tiers { tier: TIER_REDIS  stats { key: "nodes"  value: 3 }  stats { key: "nodes_working"  value: 2 } })");
   EXPECT_EQ(Run({"info"}), 0);
-  EXPECT_THAT(Out(), HasSubstr("version       1.2.3"));
+  EXPECT_THAT(Out(), AllOf(HasSubstr("version       1.2.3"), HasSubstr("of 5 chunks of prompts 4 found;")));
   EXPECT_THAT(Out(), HasSubstr("device        cuda:1: GPU with compute capability 9.0\nGPU memory    "));
   EXPECT_THAT(Out(), HasSubstr("KV pages      5 of 9 in use, 3 kept between turns\n"
                                "requests      2 running (1 decoding), 4 waiting (800 tokens, about 2.5 s); "

@@ -135,6 +135,7 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
   report.recomputed_tokens = 400;
   report.computed_tokens = 51;
   report.time_to_first_token_seconds = 0.2;
+  report.others_seconds = 0.15;
   report.chunks.resize(2);
   report.chunks[1].index = 1;
   report.chunks[1].source = ChunkSource::kExact;
@@ -150,7 +151,7 @@ TEST(PromptReportTest, SaysWhatBecameOfEveryToken) {
                     HasSubstr("policy query, 15.2%")));
   EXPECT_THAT(lines[1], AllOf(HasSubstr("chunk  1"), HasSubstr("miss")));
   EXPECT_THAT(lines[2], AllOf(HasSubstr("chunk  2"), HasSubstr("exact")));
-  EXPECT_THAT(lines[3], HasSubstr("first token: 200 ms"));
+  EXPECT_THAT(lines[3], AllOf(HasSubstr("first token: 200 ms"), HasSubstr(" + 150 ms others")));
   report.reused_tokens = report.recomputed_tokens = 0;
   EXPECT_THAT(DescribePrompt(ToProto(report))[0],
               AllOf(HasSubstr("nothing to recompute"), Not(HasSubstr("%"))));

@@ -2,7 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "absl/synchronization/mutex.h"
+#include "base/steady_time.h"
 #include "tests/unit/engine/engine_fixture.h"
 
 namespace kvblend {
@@ -177,6 +183,88 @@ TEST_F(EngineTest, CancelStopsARunningRequestAndFreesItsPages) {
   Generate(Request());  // runs after the cancelled request has been cleared away
   ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
   EXPECT_EQ(engine_->Stats().pages_used, 0);
+}
+
+TEST_F(EngineTest, TheTimeInTheQueueIsToldHoweverTheRequestLeavesIt) {
+  absl::Mutex mutex;
+  std::map<std::string, std::vector<double>> told;
+  const auto asking = [&](auto request, const std::string& name) {
+    request.caller.on_dequeued = [&, name](double seconds) {
+      absl::MutexLock lock(&mutex);
+      told[name].push_back(seconds);
+    };
+    return request;
+  };
+  HeldAnswer first;
+  ASSERT_TRUE(engine_->Generate(asking(Request(), "first"), first.recorder).ok());
+  first.started.WaitForNotification();  // from here on the engine thread takes nobody out of the queue
+  const auto cancelled = std::make_shared<GenerateRecorder>(), late = std::make_shared<GenerateRecorder>(),
+             last = std::make_shared<GenerateRecorder>();
+  const auto scored = std::make_shared<ScoreRecorder>();
+  ScoreRequest score;
+  score.prompt = Request().prompt;
+  score.continuation = "In France.";
+  const auto handle = engine_->Generate(asking(Request(), "cancelled"), cancelled);
+  const auto score_handle = engine_->Score(asking(score, "score cancelled"), scored);
+  ASSERT_TRUE(handle.ok() && score_handle.ok()) << handle.status() << score_handle.status();
+  GenerateRequest hasty = asking(Request(), "late");
+  hasty.caller.deadline = absl::Now() + absl::Milliseconds(100);
+  ASSERT_TRUE(engine_->Generate(hasty, late).ok());
+  ASSERT_TRUE(engine_->Generate(asking(Request(), "last"), last).ok());
+  (*handle)->Cancel();
+  (*score_handle)->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(cancelled->Wait().status));
+  EXPECT_TRUE(absl::IsCancelled(scored->Wait().status));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late->Wait().status));
+  {
+    absl::MutexLock lock(&mutex);
+    EXPECT_EQ(told.count("last"), 0u);
+  }
+  first.go_on.Notify();
+  EXPECT_TRUE(first.recorder->Wait().status.ok());
+  EXPECT_TRUE(last->Wait().status.ok());
+  absl::MutexLock lock(&mutex);
+  for (const char* name : {"first", "cancelled", "score cancelled", "late", "last"}) {
+    EXPECT_EQ(told[name].size(), 1u) << name;
+    for (const double seconds : told[name]) EXPECT_GE(seconds, 0) << name;
+  }
+  EXPECT_GE(told["last"].at(0), told["late"].at(0)) << "it came later, but waited until the others were gone";
+  EXPECT_EQ(told["last"].at(0), last->prompts.at(0).queue_seconds);
+}
+
+// What the engine thread does between a prompt's beginning and its first token that is not the prompt's.
+TEST_F(EngineTest, TimeThatIsNotThePromptsIsTheOthers) {
+  absl::Notification begun, go_on;
+  GenerateRequest request = Request();
+  request.caller.on_dequeued = [&](double) {
+    begun.Notify();
+    go_on.WaitForNotification();
+  };
+  const auto recorder = std::make_shared<GenerateRecorder>();
+  ASSERT_TRUE(engine_->Generate(request, recorder).ok());
+  begun.WaitForNotification();
+  const absl::Time held = SteadyNow();
+  while (SteadyNow() - held < absl::Milliseconds(5)) std::this_thread::yield();
+  const double held_seconds = absl::ToDoubleSeconds(SteadyNow() - held);
+  go_on.Notify();
+  const PromptReport& report = recorder->Wait().prompts.at(0);
+  EXPECT_GE(report.others_seconds, held_seconds);
+  const double own_seconds = report.queue_seconds + report.lookup_seconds + report.load_seconds +
+                             report.select_seconds + report.prefill_seconds;
+  EXPECT_NEAR(own_seconds + report.others_seconds, report.time_to_first_token_seconds, 1e-9);
+}
+
+TEST_F(EngineTest, ChunksOfPromptsAreCountedWithoutTheirAnchors) {
+  ASSERT_TRUE(Put({"Paris is in France.\n"})->status.ok());
+  GenerateRequest request = Request();
+  request.blend.store_misses = false;
+  Generate(request);  // of its two chunks one is stored, and their anchor
+  EXPECT_EQ(engine_->Stats().prompt_chunks, 2);
+  EXPECT_EQ(engine_->Stats().prompt_chunks_found, 1);
+  EXPECT_EQ(engine_->Stats().store.hits, 2);
+  request.blend.reuse = Reuse::kNothing;
+  Generate(request);
+  EXPECT_EQ(engine_->Stats().prompt_chunks, 2);
 }
 
 TEST_F(EngineTest, ADeadlineInThePastIsExceeded) {

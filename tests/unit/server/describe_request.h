@@ -52,8 +52,8 @@ struct Describe {
     return All(role, text, lead_in, chunks);
   }
   static std::string Text(const Caller& caller) {
-    const auto& [tenant_namespace, fairness_key, deadline, priority, trace] =
-        caller;  // trace: the call's, not the message's
+    const auto& [tenant_namespace, fairness_key, deadline, priority, trace, on_dequeued] =
+        caller;  // the last two: the call's, not the message's
     return All(tenant_namespace, fairness_key, deadline, priority);
   }
   static std::string Text(const Prompt& prompt) {

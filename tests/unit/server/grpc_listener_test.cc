@@ -92,7 +92,8 @@ class Server {
 };
 
 TEST(ListenerTest, OneConnectionTooManyIsClosedUntilAnotherHasGone) {
-  auto listener = Listener::Open("127.0.0.1:0", 2);
+  int refused = 0;  // the listener's thread
+  auto listener = Listener::Open("127.0.0.1:0", 2, [&] { ++refused; });
   ASSERT_TRUE(listener.ok()) << listener.status();
   Server server;
   (*listener)->Start([&](int, int fd) { server.Take(fd); });
@@ -106,6 +107,7 @@ TEST(ListenerTest, OneConnectionTooManyIsClosedUntilAnotherHasGone) {
   EXPECT_TRUE(IsClosed(Connect((*listener)->port())));
   const int port = (*listener)->port();
   (*listener)->Stop();
+  EXPECT_EQ(refused, 2);
   EXPECT_EQ(Connect(port).get(), -1);
 }
 

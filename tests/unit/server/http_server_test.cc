@@ -1,4 +1,5 @@
 // The server, byte by byte: what it makes of requests of every form.
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -9,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
+#include "tests/unit/server/few_files.h"
 #include "tests/unit/server/http_server_fixture.h"
 
 namespace kvblend::server {
@@ -198,6 +200,41 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
   }
   EXPECT_THAT(Exchange(Get("/echo")), HasSubstr("Allow: POST\r\n"));
   EXPECT_THAT(Exchange(Get("/things/all")), AllOf(StartsWith("HTTP/1.1 405 "), HasSubstr("Allow: POST\r\n")));
+}
+
+TEST_F(HttpServerTest, RefusalsAreCountedAndToldOnceForEachStatus) {
+  const HeardLog log;
+  std::map<int, int> refused;
+  options_.on_refused = [&](int status) {
+    absl::MutexLock lock(&mutex_);
+    ++refused[status];
+  };
+  options_.limit_names = {{431, "--max-header"}, {503, "--max-connections"}};
+  options_.max_connections = 1;
+  Start();
+  const std::string bad = Get("/there-is-no/SECRET"),
+                    large = Get("/", "X: " + std::string(3000, 'x') + "\r\n");
+  for (const std::string& request : {bad, bad, bad, large, large}) {
+    Exchange(request);
+    while (server_->num_connections() > 0) {  // there is room for one alone
+    }
+  }
+  RawClient first(server_->port());
+  first.Send(Get("/things/1", ""));
+  first.ReadUntil("1?");
+  Exchange("");
+  first.Close();
+  server_ = nullptr;
+  EXPECT_EQ(refused, (std::map<int, int>{{404, 3}, {431, 2}, {503, 1}}));
+  EXPECT_EQ(log.Count("refused with status"), 3);
+  EXPECT_EQ(log.Count("refused with status 404 (Not Found)"), 1);
+  EXPECT_EQ(log.Count("SECRET"), 0);
+  EXPECT_EQ(log.Count("refused with status 431 (Request Header Fields Too Large): "), 1);
+  EXPECT_EQ(log.Count("; limit: --max-header"), 1);
+  EXPECT_EQ(
+      log.Count("refused with status 503 (Service Unavailable): there are 1 connections already; limit: "
+                "--max-connections"),
+      1);
 }
 
 TEST_F(HttpServerTest, AnswersThatAreDroppedEnd) {

@@ -45,7 +45,7 @@ PromptReport Report() {
                    {1, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
                    {2, ChunkSource::kBlended, Tier::kHostMemory, 20, 5, ""},
                    {3, ChunkSource::kMiss, Tier::kNone, 10, 10, ""}};
-  report.queue_seconds = 0.001;
+  report.others_seconds = 3;
   report.time_to_first_token_seconds = 0.25;
   return report;
 }
@@ -66,7 +66,8 @@ TEST(MetricsTest, APromptMovesTokensChunksAndTimes) {
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_sum"], 0.25);
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.1\"}"], 0);
   EXPECT_EQ(samples["kvblend_time_to_first_token_seconds_bucket{le=\"0.25\"}"], 1);
-  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_sum"], 0.001);
+  EXPECT_EQ(samples["kvblend_request_others_time_seconds_sum"], 3);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_count"], 0) << "it was told when the queue was left";
   EXPECT_EQ(samples["kvblend_request_prompt_tokens_sum"], 100);
   EXPECT_EQ(samples["kvblend_recompute_ratio_sum{policy=\"query\"}"], 0.25);
 
@@ -102,6 +103,33 @@ TEST(MetricsTest, TheLoadingControllersChoicesAndErrorsAreCounted) {
   samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_prefill_prediction_ratio_count"], 1);
   EXPECT_EQ(samples["kvblend_chosen_ratio_count{mode=\"fixed\"}"], 1);
+}
+
+TEST(MetricsTest, WaitingAndGivingUpAreCountedWithoutAFirstToken) {
+  Metrics metrics;
+  auto samples = Samples(metrics);
+  for (const std::string name :
+       {"kvblend_requests_without_first_token_total{code=\"CANCELLED\"}",
+        "kvblend_requests_without_first_token_total{code=\"DEADLINE_EXCEEDED\"}",
+        "kvblend_http_refused_total{status=\"503\"}", "kvblend_grpc_refused_connections_total"}) {
+    EXPECT_EQ(samples.count(name), 1u) << name << " has a zero to start from";
+    EXPECT_EQ(samples[name], 0) << name;
+  }
+  metrics.ObserveQueueTime(1.1);
+  metrics.ObserveQueueTime(300);
+  metrics.CountWithoutFirstToken("CANCELLED");
+  metrics.CountHttpRefusal(431);
+  metrics.CountGrpcRefusal();
+  samples = Samples(metrics);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_sum"], 301.1);
+  // An alert at two seconds is not to guess from which side of them a wait was, nor one at minutes.
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_bucket{le=\"1\"}"], 0);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_bucket{le=\"2\"}"], 1);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_bucket{le=\"240\"}"], 1);
+  EXPECT_EQ(samples["kvblend_request_queue_time_seconds_bucket{le=\"480\"}"], 2);
+  EXPECT_EQ(samples["kvblend_requests_without_first_token_total{code=\"CANCELLED\"}"], 1);
+  EXPECT_EQ(samples["kvblend_http_refused_total{status=\"431\"}"], 1);
+  EXPECT_EQ(samples["kvblend_grpc_refused_connections_total"], 1);
 }
 
 TEST(MetricsTest, MeasuredCostsAreGauges) {
@@ -306,6 +334,9 @@ TEST(MetricsTest, VllmsNamesTellTheSame) {
   for (const auto& [name, bounds] : std::vector<std::pair<std::string, std::vector<std::string>>>{
            {"time_to_first_token_seconds", {"0.001", "0.06", "7.5", "640", "2560"}},
            {"e2e_request_latency_seconds", {"0.3", "0.8", "60", "960", "1920", "7680"}},
+           {"request_queue_time_seconds",
+            {"0.3", "0.5", "0.8", "1",  "1.5", "2",   "2.5", "5",   "10",   "15",  "20",
+             "30",  "40",  "50",  "60", "120", "240", "480", "960", "1920", "7680"}},
            {"inter_token_latency_seconds", {"0.01", "0.075", "0.15", "0.75", "7.5", "80"}}}) {
     for (const std::string& bound : bounds) {
       EXPECT_THAT(page, HasSubstr("vllm:" + name + "_bucket{model_name=\"m\",le=\"" + bound + "\"}"));

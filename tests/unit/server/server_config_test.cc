@@ -23,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 ParsedConfig Parse(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "kvblend-server");
@@ -241,15 +242,24 @@ TEST_F(ServerConfigTest, RedisIsReachedAsItIsToldAndItsPasswordIsNoFlag) {
               HasSubstr("chunk-redis-ttl is -1; allowed: 0 to 315360000"));
   EXPECT_THAT(Parse({"--help"}).output, HasSubstr("0 to 315360000"));
   for (const std::string bad :
-       {"--chunk-redis no-port", "--chunk-redis a:1,", "--chunk-redis-password secret",
-        "--chunk-redis-password-file /no/such/file", "--chunk-redis-tls-key /dev/null",
-        "--chunk-redis-ttl -1", "--chunk-redis-budget 0", "--chunk-redis-connections 0",
-        "--share-correction-interval 0"}) {
+       {"--chunk-redis no-port", "--chunk-redis a:1,", "--chunk-redis redis://u:s3cret@h:1",
+        "--chunk-redis-password secret", "--chunk-redis-password-file /no/such/file",
+        "--chunk-redis-tls-key /dev/null", "--chunk-redis-ttl -1", "--chunk-redis-budget 0",
+        "--chunk-redis-connections 0", "--share-correction-interval 0"}) {
     const ParsedConfig refused = ParseLine("--model m " + bad);
     EXPECT_FALSE(refused.config) << bad;
     EXPECT_EQ(refused.exit_code, 2);
     EXPECT_THAT(refused.error_output, HasSubstr(bad.substr(2, bad.find(' ') - 2)));  // without the dashes
+    EXPECT_THAT(refused.error_output, Not(HasSubstr("s3cret")));
   }
+  EXPECT_THAT(ParseLine("--model m redis://u:s3cret@h:1").error_output, HasSubstr("'...@h:1' belongs to no"));
+}
+
+TEST_F(ServerConfigTest, WhatIsWrongIsWantedAsTheLogIsWanted) {
+  EXPECT_FALSE(ParseLine("--model m --threads x").json_log);
+  EXPECT_TRUE(ParseLine("--model m --threads x --log-format json").json_log);
+  const ScopedVariable variable("KVBLEND_LOG_FORMAT", "json");
+  EXPECT_TRUE(ParseLine("--model m --threads x").json_log);
 }
 
 TEST_F(ServerConfigTest, RedisPasswordMayBeInAFile) {

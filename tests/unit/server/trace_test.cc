@@ -120,9 +120,15 @@ TEST(TraceJsonTest, IsWhatTheFormatAsksFor) {
              .begin = 0,
              .end = 1'500,
              .arguments = {RequestTrace::Argument{"ahead", 4}}});
-  const auto json = nlohmann::json::parse(
-      TraceJson(trace, {.trace_id = kTrace, .span_id = kSpan, .method = "Generate", .code = "OK"}));
+  const auto json = nlohmann::json::parse(TraceJson(trace, {.trace_id = kTrace,
+                                                            .span_id = kSpan,
+                                                            .method = "Generate",
+                                                            .code = "OK",
+                                                            .request_id = "chatcmpl-1",
+                                                            .client_request_id = "mine"}));
   EXPECT_EQ(json["otherData"]["trace_id"], kTrace);
+  EXPECT_EQ(json["otherData"]["request_id"], "chatcmpl-1");
+  EXPECT_EQ(json["otherData"]["client_request_id"], "mine");
   EXPECT_EQ(json["otherData"]["dropped_spans"], 0);
   std::map<int, std::string> threads;
   std::vector<nlohmann::json> events;
@@ -141,7 +147,8 @@ TEST(TraceJsonTest, IsWhatTheFormatAsksFor) {
   EXPECT_EQ(events[2]["args"]["layer"], 1);
   EXPECT_EQ(threads[events[2]["tid"]], "engine thread");
   const RequestTrace empty;
-  EXPECT_TRUE(nlohmann::json::accept(TraceJson(empty, {})));
+  const auto unnamed = nlohmann::json::parse(TraceJson(empty, {}));
+  EXPECT_FALSE(unnamed["otherData"].contains("request_id"));
 }
 
 class TraceFolderTest : public testing::Test {

@@ -1,15 +1,26 @@
 // Damaged files: whatever happened to them, no wrong byte is served, and the next lookup is a miss.
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <random>
+#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
 
 namespace kvblend::store {
 namespace {
+
+using testing::HasSubstr;
 
 class DiskTierDamageTest : public DiskTierTest {
  protected:
@@ -132,6 +143,41 @@ TEST_F(DiskTierDamageTest, ANewerReplacementIsNotTakenForTheDamagedFile) {
   EXPECT_TRUE(absl::IsDataLoss(ReadLayerNow(*damaged, 0, buffer.bytes())));
   EXPECT_TRUE(ReadAndCompare(*tier, address_).ok());
   EXPECT_EQ(tier->Stats().quarantined, 0);
+}
+
+TEST_F(DiskTierDamageTest, TheLogNamesWhatIsDamaged) {
+  std::ostringstream out;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(out)));
+  const auto warnings = [&] {
+    std::string lines;
+    for (const absl::string_view line : absl::StrSplit(out.str(), '\n')) {
+      if (absl::StrContains(line, "[warning]")) absl::StrAppend(&lines, line, "\n");
+    }
+    out.str("");
+    return lines;
+  };
+  std::vector<ChunkAddress> all;
+  {
+    auto tier = OpenTier();
+    EXPECT_EQ(warnings(), "");
+    Damage(address_.key, 5000);
+    EXPECT_FALSE(ReadAndCompare(*tier, address_).ok());
+    EXPECT_THAT(warnings(), HasSubstr(address_.key.ToHex())) << "found while running";
+    for (int seed = 1; seed <= 7; ++seed) all.push_back(SmallAddress(seed));
+    for (const ChunkAddress& address : all) ASSERT_TRUE(Put(*tier, address).ok());
+  }
+  for (const ChunkAddress& address : all) Damage(address.key, 10);
+  { auto tier = OpenTier(); }
+  const std::string found = warnings();
+  EXPECT_THAT(found, HasSubstr("7 damaged entries found and set aside in "));
+  EXPECT_THAT(found, HasSubstr("/quarantine: "));
+  EXPECT_EQ(std::count_if(
+                all.begin(), all.end(),
+                [&](const ChunkAddress& address) { return absl::StrContains(found, address.key.ToHex()); }),
+            5);
+  spdlog::set_default_logger(before);
 }
 
 TEST_F(DiskTierDamageTest, QuarantineIsBounded) {

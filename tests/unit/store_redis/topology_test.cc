@@ -103,10 +103,20 @@ TEST(EndpointTest, IsHostAndPort) {
   EXPECT_EQ(ParseEndpoint("[::1]:65535")->host, "::1");
   EXPECT_EQ(ParseEndpoints("a:1,b:2")->size(), 2);
   for (const std::string text : {"", "a", ":1", "a:", "a:0", "a:65536", "a:-1", "a:1x", "::1:5", "[]:5",
-                                 "[a:5", "a b:5", "a:+5", "a: 5", "a\n:5"}) {
+                                 "[a:5", "a b:5", "a:+5", "a: 5", "a\n:5", "user@a:5"}) {
     EXPECT_EQ(ParseEndpoint(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
   EXPECT_FALSE(ParseEndpoints("a:1,").ok());
+}
+
+TEST(EndpointTest, WhatUrlsHaveBeforeTheHostIsInNoMessage) {
+  for (const std::string text :
+       {"redis://user:s3cret@host:1", "s3cret@host:1", "a:1,redis://:s3c,s3cret@host:1", "x:s3cret@host:1",
+        "redis://user:s3cret@host:1,b:2", "redis://user:s3cret@more@host:1"}) {
+    const std::string message(ParseEndpoints(text).status().message());
+    EXPECT_NE(message.find("'...@"), std::string::npos) << message;
+    EXPECT_EQ(message.find("s3c"), std::string::npos) << message;
+  }
 }
 
 }  // namespace

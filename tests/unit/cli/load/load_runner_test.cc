@@ -144,6 +144,29 @@ TEST_F(LoadRunnerTest, WithoutAnAnswerBeforeThereIsNoLoad) {
   EXPECT_THAT(run_.points, IsEmpty());
 }
 
+// Ctrl-C ends the put on the client's side, and a chunk is stored that it has not heard of.
+TEST_F(LoadRunnerTest, WhatAnInterruptedPutStoredUnheardIsRemovedToo) {
+  server_.stored["other"] = FakeCalls::Chunk("other", 3);
+  server_.stored["other"].set_label("kvblend bench serve, another one");
+  options_.rates = {1};
+  server_.on_put = [&](const v1::PutChunksRequest& request) -> absl::Status {
+    if (!server_.log.empty()) return absl::OkStatus();
+    server_.log.push_back("interrupted");
+    for (const char* key : {"unheard 1", "unheard 2", "unheard 3"}) {  // more than the fake has on one page
+      server_.stored[key] = FakeCalls::Chunk(key, 3);
+      server_.stored[key].set_label(request.label());
+    }
+    return absl::CancelledError("interrupted");
+  };
+  EXPECT_TRUE(absl::IsCancelled(Run()));
+  ASSERT_THAT(server_.put, SizeIs(1)) << "one more, behind which the interrupted one is over";
+  EXPECT_EQ(server_.put[0].chunks_size(), 1);
+  EXPECT_EQ(server_.stored.count("other"), 1u);
+  for (const auto& [key, chunk] : server_.stored) {
+    EXPECT_TRUE(key == "other" || chunk.label().empty()) << key;
+  }
+}
+
 TEST_F(LoadRunnerTest, CtrlCKeepsWhatWasMeasured) {
   options_.rates = {1, 2};
   clock_.At(clock_.Now() + absl::Seconds(1000), [this] { cancellation_.Request(); });

@@ -56,6 +56,7 @@ TEST(ConvertReportsTest, PromptReport) {
   report.stall_seconds = 0.25;
   report.select_seconds = 0.4;
   report.prefill_seconds = 0.5;
+  report.others_seconds = 0.7;
   report.time_to_first_token_seconds = 0.6;
   report.loading = {.mode = RatioMode::kAuto,
                     .ratio_min = 0.01,
@@ -83,7 +84,7 @@ TEST(ConvertReportsTest, PromptReport) {
                num_tokens: 5  recomputed_tokens: 6  key: "abc" }
       chunks { index: 2  source: CHUNK_SOURCE_MISS  num_tokens: 7  recomputed_tokens: 7  key: "def" }
       queue_seconds: 0.1  lookup_seconds: 0.2  load_seconds: 0.3  stall_seconds: 0.25
-      select_seconds: 0.4  prefill_seconds: 0.5  time_to_first_token_seconds: 0.6
+      select_seconds: 0.4  prefill_seconds: 0.5  others_seconds: 0.7  time_to_first_token_seconds: 0.6
       loading { mode: RATIO_MODE_AUTO  ratio_min: 0.01  ratio_max: 0.02  ratio: 0.03  bypassed_chunks: 4
                 predicted: true  predicted_seconds: 0.05  predicted_load_seconds: 0.06
                 predicted_compute_seconds: 0.07  compute_seconds_per_token: 0.08
@@ -235,6 +236,8 @@ TEST(ConvertReportsTest, Info) {
   stats.store.lookups = 37;
   stats.store.hits = 38;
   stats.store.other_anchor_hits = 39;
+  stats.prompt_chunks = 73;
+  stats.prompt_chunks_found = 74;
   stats.store.evictions = 40;
   stats.tiers = {{.tier = Tier::kDisk,
                   .failing = true,
@@ -259,7 +262,8 @@ TEST(ConvertReportsTest, Info) {
              pages_used: 24  pages_total: 25  sequences_decoding: 28  pages_kept: 29
              tokens_waiting: 30  predicted_wait_seconds: 0.5  decoded_tokens: 72 }
       store { entries: 31  used_bytes: 32  budget_bytes: 33  pinned_entries: 34  pinned_bytes: 35
-              pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40 }
+              pinned_byte_limit: 36  lookups: 37  hits: 38  other_anchor_hits: 39  evictions: 40
+              prompt_chunks: 73  prompt_chunks_found: 74 }
       tiers { tier: TIER_DISK  failing: true
               stats { key: "entries"  value: 51 }  stats { key: "puts"  value: 52 } }
       tiers { tier: TIER_REDIS }
