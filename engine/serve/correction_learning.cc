@@ -9,9 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/kv/atomic_file.h"
 #include "engine/kv/correction_file.h"
-#include "engine/kv/learner_file.h"
 #include "engine/kv/section_rows.h"
 #include "engine/store/format/token_hash.h"
 #include "spdlog/spdlog.h"
@@ -52,7 +50,8 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
       options_(options),
       learner_options_(LearnerOptionsOf(runtime, options.max_bytes)),
       budget_(std::make_shared<blend::FreshRowBudget>(options.waiting_bytes)),
-      learner_(learner_options_) {
+      learner_(learner_options_),
+      files_(options.folder, learner_options_) {
   if (!learner_.full()) {
     spdlog::info(
         "correction-learning-bytes is {}: too little for this model's moments, so that a scale and an offset per "
@@ -61,7 +60,7 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
   }
   if (runtime_.given_correction.has_value()) SetInForce(runtime_.given_correction->correction);
   learner_.Reset(GivenVersion());
-  if (!options_.folder.empty()) Recall();
+  Recall();
   if (options_.board != nullptr) OpenSharing();
   if (const auto& in_force = learner_.in_force(); in_force.has_value() && !learner_.CanJudge(*in_force)) {
     spdlog::warn(
@@ -98,54 +97,21 @@ void CorrectionLearning::SetInForce(std::optional<kv::LearnedCorrection> correct
 }
 
 void CorrectionLearning::Recall() {
-  kv::RemoveUnfinished(MomentsPath());
-  kv::RemoveUnfinished(LearnedPath());
-  bool recalled = false;
-  if (const auto bytes = kv::ReadWholeFile(MomentsPath(), kv::kLearnerMagic); bytes.ok()) {
-    absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
-    recalled = state.ok();
-    if (recalled) {
-      if (state->tokens == 0) {  // saved with a fit on others' pairs alone
-        state->fitted.clear();
-        state->kept_back.clear();
-      }
-      learner_.Restore(*std::move(state));
-    } else {
-      spdlog::warn("{}: {}; learning starts anew", MomentsPath(), std::string(state.status().message()));
-    }
-  } else if (!absl::IsNotFound(bytes.status())) {
-    spdlog::warn("{}; learning starts anew", std::string(bytes.status().message()));
+  LearnedFiles::Recalled recalled = files_.Recall(GivenVersion(), runtime_.key_space);
+  if (recalled.moments.has_value()) {
+    learner_.Restore(*std::move(recalled.moments));
+    learner_.SetBase(GivenVersion());
   }
-  const bool same_beginning = (recalled ? learner_.state().base : "") == GivenVersion();
-  if (recalled && !same_beginning) learner_.SetBase(GivenVersion());
-
-  absl::StatusOr<kv::CorrectionFile> learned = kv::ReadCorrectionFile(LearnedPath());
-  if (absl::IsNotFound(learned.status())) return;
-  absl::Status usable = learned.status();
-  if (usable.ok()) usable = CheckCorrectionFits(LearnedPath(), learned->correction, runtime_.key_space);
-  if (usable.ok() && learned->correction.anchoring != learner_options_.anchoring) {
-    usable = absl::InvalidArgumentError(absl::StrCat(LearnedPath(), " is for another kind of anchoring"));
-  }
-  if (usable.ok() && learned->version == GivenVersion()) return;  // already in force
-  if (usable.ok() && !same_beginning) {
-    // If kept, the next start would take it for learned on top of the one given now.
-    spdlog::info("{}: learning began with another correction than the one given now, which is in force",
-                 LearnedPath());
-    if (const absl::Status removed = kv::RemoveFile(LearnedPath()); !removed.ok()) {
-      spdlog::warn("the next start may find it again: {}", std::string(removed.message()));
-    }
+  if (!recalled.correction.has_value()) return;
+  auto loaded = kv::LoadedCorrection::Load(recalled.correction->correction, recalled.correction->version,
+                                           *runtime_.backend);
+  if (!loaded.ok()) {
+    spdlog::warn("the correction that was learned is not applied: {}",
+                 std::string(loaded.status().message()));
     return;
   }
-  if (usable.ok()) {
-    absl::StatusOr<std::unique_ptr<kv::LoadedCorrection>> loaded =
-        kv::LoadedCorrection::Load(learned->correction, learned->version, *runtime_.backend);
-    usable = loaded.status();
-    if (usable.ok()) {
-      runtime_.correction = *std::move(loaded);
-      SetInForce(std::move(learned->correction));
-    }
-  }
-  if (!usable.ok()) spdlog::warn("{}; it is not applied", std::string(usable.message()));
+  runtime_.correction = *std::move(loaded);
+  SetInForce(std::move(recalled.correction->correction));
 }
 
 void CorrectionLearning::OpenSharing() {
@@ -153,7 +119,7 @@ void CorrectionLearning::OpenSharing() {
   if (recalled == 0) {
     learner_.SetReplica(MomentsSharing::NewReplica());
     // Saves the name before it is used: under another one after a restart, the moments would count twice.
-    if (!options_.folder.empty() && learner_.state().tokens > 0) Save();
+    if (learner_.state().tokens > 0) Save();
   }
   sharing_ = std::make_unique<MomentsSharing>(*options_.board, learner_options_, learner_.state().replica,
                                               /*left_before=*/recalled != 0,
@@ -279,7 +245,7 @@ void CorrectionLearning::Learn(Chunk& chunk) {
                 .fresh = chunk.fresh->values()});
   {
     absl::MutexLock lock(&mutex_);
-    dirty_ = !options_.folder.empty();
+    dirty_ = files_.kept();
     PublishCounts();
   }
   if (!Due()) return;
@@ -342,15 +308,9 @@ void CorrectionLearning::Fit() {
       verdict->kept_back_chunks, PercentOf(verdict->before), verdict->fitted_chunks,
       PercentOf(verdict->after),
       loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
-  // The moments first, with the correction that learning began with: if the process dies here, the next start
-  // does not take the fit for one that began with another.
-  if (!options_.folder.empty()) Save();
+  Save();
   if (loaded == nullptr) return;
-  if (!options_.folder.empty()) {
-    if (const absl::Status s = kv::WriteCorrectionFile(LearnedPath(), verdict->correction); !s.ok()) {
-      spdlog::warn("a learned correction will not outlive this process: {}", std::string(s.message()));
-    }
-  }
+  files_.SaveCorrection(verdict->correction);
   SetInForce(std::move(verdict->correction));
 }
 
@@ -372,14 +332,7 @@ void CorrectionLearning::Forget() {
     sharing_->ForgetFits();
   }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
-  if (!options_.folder.empty()) {
-    for (const std::string& path : {LearnedPath(), MomentsPath()}) {
-      if (const absl::Status s = kv::RemoveFile(path); !s.ok()) {
-        spdlog::warn("what was learned is forgotten, but the next start finds it again: {}",
-                     std::string(s.message()));
-      }
-    }
-  }
+  files_.Remove();
   absl::MutexLock lock(&mutex_);
   runtime_.correction = loaded;
   stats_.version = loaded != nullptr ? loaded->version : "";
@@ -390,11 +343,7 @@ void CorrectionLearning::Forget() {
 }
 
 void CorrectionLearning::Save() {
-  if (const absl::Status s =
-          kv::ReplaceFile(MomentsPath(), kv::EncodeLearner(learner_options_, learner_.state()));
-      !s.ok()) {
-    spdlog::warn("what was learned of stored KV will not outlive this process: {}", std::string(s.message()));
-  }
+  files_.SaveMoments(learner_.state());
   absl::MutexLock lock(&mutex_);
   dirty_ = false;  // after an error too: the next chunk tries again
 }

@@ -4,10 +4,8 @@
 // on a thread of low priority does everything: pairs into moments, fits, judging, loading, files. A fit that
 // wins comes into force between two prompts.
 //
-// Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force
-// if it was learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is
-// replaced as a whole after a fit and at the end. What is damaged or of another model is named in the log and
-// not used.
+// Where there is a folder, files keep the correction in force if it was learned, and what it was learned from
+// (engine/serve/learned_files.h). They are replaced after a fit and at the end.
 //
 // Where replicas share chunks they share what they learn from as well
 // (engine/serve/sharing/moments_sharing.h): the same thread takes a turn at that now and then, and before a
@@ -34,6 +32,7 @@
 #include "engine/blend/fresh_rows.h"
 #include "engine/kv/correction_learner.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/learned_files.h"
 #include "engine/serve/sharing/moments_sharing.h"
 #include "engine/store/chunk_handle.h"
 #include "engine/store/replica_board.h"
@@ -106,8 +105,6 @@ class CorrectionLearning {
   /// What the store has of the rows, laid out as FreshRows::values. Empty: it has lost them.
   std::vector<float> StoredRows(const store::ChunkHandle& entry, const std::vector<int32_t>& rows) const;
 
-  std::string MomentsPath() const { return options_.folder + "/learned.kvmoments"; }
-  std::string LearnedPath() const { return options_.folder + "/learned.kvcorrection"; }
   std::string GivenVersion() const;
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_ && !reset_asked_ && !turn_asked_; }
@@ -123,6 +120,7 @@ class CorrectionLearning {
   const kv::LearnerOptions learner_options_;
   const std::shared_ptr<blend::FreshRowBudget> budget_;
   kv::CorrectionLearner learner_;            // the thread's
+  LearnedFiles files_;                       // the thread's
   std::unique_ptr<MomentsSharing> sharing_;  // the thread's, but for its figures; null: it learns alone
   bool can_learn_ = true;                    // set before the thread starts
 

@@ -74,7 +74,81 @@ TEST_F(CorrectionLearningTest, WhatWasLearnedOutlivesTheEngine) {
   EXPECT_EQ(Show().version, kv::CorrectionVersion(kv::EncodeCorrection(other)));
   EXPECT_FALSE(Show().learned);
   EXPECT_EQ(Show().tokens, learned.tokens);
-  EXPECT_FALSE(std::filesystem::exists(LearnedPath()));
+  Restart();  // with what learning began with, which is nothing
+  EXPECT_EQ(Show().version, learned.version);
+}
+
+TEST_F(CorrectionLearningTest, WhatWasLearnedOnTopOfAGivenCorrectionNeedsNoMoments) {
+  LearnOne();
+  kv::LearnedCorrection given = kv::ReadCorrectionFile(LearnedPath())->correction;
+  for (kv::LayerCorrection& layer : given.layers) layer = {};  // leaves all of the deviation
+  ASSERT_TRUE(kv::WriteCorrectionFile(folder_ / "given", given).ok());
+  const std::string given_version = kv::CorrectionVersion(kv::EncodeCorrection(given));
+  const auto with_given = [&](EngineOptions& options) { options.correction = folder_ / "given"; };
+  Restart(with_given);
+  ASSERT_TRUE(engine_->UpdateCorrection(CorrectionAction::kReset).ok());
+  for (int i = 0; i < 60 && !Show().learned; ++i) {
+    AskOverNewChunks();
+    Settle();
+  }
+  const CorrectionStats learned = Show();
+  ASSERT_TRUE(learned.learned);
+  Restart(with_given);
+  const auto bytes_of = [](const std::string& path) {
+    std::ostringstream bytes;
+    bytes << std::ifstream(path, std::ios::binary).rdbuf();
+    return bytes.str();
+  };
+  const std::string file = bytes_of(LearnedPath());
+
+  const auto frozen = [&](EngineOptions& options) {
+    with_given(options);
+    options.learn_correction = "frozen";
+  };
+  Restart([&](EngineOptions& options) {
+    frozen(options);
+    std::ofstream(MomentsPath(), std::ios::binary | std::ios::trunc) << "damaged";
+  });
+  EXPECT_EQ(Show().version, learned.version);
+  EXPECT_TRUE(Show().learned);
+  EXPECT_EQ(Show().tokens, 0);
+  EXPECT_EQ(bytes_of(LearnedPath()), file);
+
+  // The rounding of another chunk format is not what was learned.
+  Restart([&](EngineOptions& options) {
+    frozen(options);
+    options.chunk_format = "int4";
+  });
+  EXPECT_EQ(Show().version, given_version);
+  EXPECT_EQ(bytes_of(LearnedPath()), file);
+  Restart(with_given);
+  EXPECT_EQ(Show().version, learned.version);
+}
+
+/// Of a file that does not say what its learning began with only the moments tell.
+TEST_F(CorrectionLearningTest, ACorrectionThatBeganWithSomethingUnknownIsKeptAndNotApplied) {
+  const CorrectionStats learned = LearnOne();
+  kv::LearnedCorrection older = kv::ReadCorrectionFile(LearnedPath())->correction;
+  older.learned.reset();
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(older));
+  Restart();
+  Restart([&](EngineOptions&) { ASSERT_TRUE(kv::WriteCorrectionFile(LearnedPath(), older).ok()); });
+  EXPECT_EQ(Show().version, version);
+  EXPECT_EQ(Show().tokens, learned.tokens);
+  for (const char* learn : {"frozen", "on"}) {
+    Restart([&](EngineOptions& options) {
+      std::ofstream(MomentsPath(), std::ios::binary | std::ios::trunc) << "damaged";
+      options.learn_correction = learn;
+    });
+    EXPECT_EQ(Show().version, "");
+    EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath())->version, version);
+  }
+  AskOverNewChunks();
+  Settle();
+  Restart();  // with new moments, from which it was not learned
+  EXPECT_GT(Show().tokens, 0);
+  EXPECT_EQ(Show().version, "");
+  EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath() + ".old")->version, version);
 }
 
 TEST_F(CorrectionLearningTest, DamagedFilesAreNotUsedAndLearningStartsAnew) {
