@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/section_rows.h"
@@ -35,6 +36,16 @@ kv::LearnerOptions LearnerOptionsOf(const ModelRuntime& runtime, int64_t max_byt
 
 double PercentOf(const std::vector<double>& shares) {
   return 100 * std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
+}
+
+/// Null, and the log says so: it can't be loaded.
+std::shared_ptr<const kv::LoadedCorrection> LoadLearned(const kv::LearnedCorrection& correction,
+                                                        kernels::Backend& backend) {
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(correction));
+  auto loaded = kv::LoadedCorrection::Load(correction, version, backend);
+  if (loaded.ok()) return *std::move(loaded);
+  spdlog::warn("a learned correction is not applied: {}", std::string(loaded.status().message()));
+  return nullptr;
 }
 
 /// What a correction leaves of the deviations.
@@ -189,10 +200,12 @@ bool CorrectionLearning::HasWork() const {
 void CorrectionLearning::Run() {
   // Serving comes first. On Linux this sets the priority of the calling thread alone.
   setpriority(PRIO_PROCESS, 0, 19);
-  const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge([this] {
+  const std::vector<double> before = learner_.Deviations();
+  std::vector<double> shares = learner_.Judge([this] {
     absl::MutexLock lock(&mutex_);
     return !stopping_;
   });
+  DropHarm(shares);
   mutex_.Lock();
   stats_.deviation_before = before;
   stats_.deviation_after = Corrected(before, shares);
@@ -253,6 +266,38 @@ void CorrectionLearning::Learn(Chunk& chunk) {
   Fit();
 }
 
+void CorrectionLearning::DropHarm(std::vector<double>& shares) {
+  const auto harms = [](double share) { return share > 1; };
+  const auto harmful = std::count_if(shares.begin(), shares.end(), harms);
+  if (harmful == 0) return;
+  const double worst = 100 * *std::max_element(shares.begin(), shares.end());
+  const std::string found = absl::StrFormat(
+      "in %d of %d layers the correction in force makes the deviation of chunks kept back larger (up to %.1f%% of it)",
+      harmful, shares.size(), worst);
+  if (!GoesOn()) {
+    spdlog::warn("{}; it stays in force, since nothing is learned now", found);
+    return;
+  }
+  kv::LearnedCorrection correction = *learner_.in_force();
+  for (size_t layer = 0; layer < shares.size(); ++layer) {
+    if (harms(shares[layer])) correction.layers[layer] = {};
+  }
+  correction.learned = kv::LearnedFrom{.encoding = learner_options_.encoding, .base = learner_.state().base};
+  const auto loaded = LoadLearned(correction, *runtime_.backend);
+  if (loaded == nullptr) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!MayFit()) return;
+    stats_.version = loaded->version;
+    stats_.learned = true;
+    runtime_.correction = loaded;
+  }
+  std::replace_if(shares.begin(), shares.end(), harms, 1.0);
+  spdlog::warn("{}; these layers are not corrected any more: version {} is in force", found, loaded->version);
+  files_.SaveCorrection(correction);
+  SetInForce(std::move(correction));
+}
+
 bool CorrectionLearning::GoesOn() const {
   absl::MutexLock lock(&mutex_);
   return MayFit();
@@ -278,13 +323,7 @@ void CorrectionLearning::Fit() {
   }
   std::shared_ptr<const kv::LoadedCorrection> loaded;
   if (verdict->better) {
-    const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(verdict->correction));
-    auto loading = kv::LoadedCorrection::Load(verdict->correction, version, *runtime_.backend);
-    if (loading.ok()) {
-      loaded = *std::move(loading);
-    } else {
-      spdlog::warn("a learned correction is not applied: {}", std::string(loading.status().message()));
-    }
+    loaded = LoadLearned(verdict->correction, *runtime_.backend);
   }
   {
     absl::MutexLock lock(&mutex_);

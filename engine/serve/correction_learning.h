@@ -91,6 +91,9 @@ class CorrectionLearning {
   void Recall();
   void Run();
   void Learn(Chunk& chunk);
+  /// Of the correction in force, which leaves `shares` of each layer's deviation: takes away the layers that
+  /// do harm, so that nothing of these is left.
+  void DropHarm(std::vector<double>& shares);
   bool Due() const;
   bool GoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool FitGoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);

@@ -125,6 +125,37 @@ TEST_F(CorrectionLearningTest, WhatWasLearnedOnTopOfAGivenCorrectionNeedsNoMomen
   EXPECT_EQ(Show().version, learned.version);
 }
 
+/// A correction that does harm, such as one of other texts, does not wait for a fit that beats it.
+TEST_F(CorrectionLearningTest, WhatTheChunksKeptBackProveHarmfulIsNotInForceForLong) {
+  LearnOne();
+  kv::LearnedCorrection harmful = kv::ReadCorrectionFile(LearnedPath())->correction;
+  ASSERT_FALSE(harmful.layers[1].empty());
+  for (float& value : harmful.layers[1].offset) value += 30;
+  ASSERT_TRUE(kv::WriteCorrectionFile(folder_ / "harmful", harmful).ok());
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(harmful));
+  const auto with_harmful = [&](EngineOptions& options) { options.correction = folder_ / "harmful"; };
+  const auto judged = [&] {
+    while (Show().deviation_after.empty()) absl::SleepFor(absl::Milliseconds(1));
+    return Show();
+  };
+  Restart([&](EngineOptions& options) {
+    with_harmful(options);
+    options.learn_correction = "frozen";
+  });
+  EXPECT_GT(judged().deviation_after[1], judged().deviation_before[1]);
+  EXPECT_EQ(judged().version, version);  // frozen it stays as it is
+
+  Restart(with_harmful);
+  const CorrectionStats dropped = judged();
+  EXPECT_NE(dropped.version, version);
+  EXPECT_TRUE(dropped.learned);
+  EXPECT_EQ(dropped.deviation_after[1], dropped.deviation_before[1]);
+  EXPECT_LT(dropped.deviation_after[2], dropped.deviation_before[2]);  // this layer keeps its correction
+  EXPECT_EQ(Ask({Text(1), Text(0), Text(2)}).correction, dropped.version);
+  Restart(with_harmful);  // which the file remembers
+  EXPECT_EQ(Show().version, dropped.version);
+}
+
 /// Of a file that does not say what its learning began with only the moments tell.
 TEST_F(CorrectionLearningTest, ACorrectionThatBeganWithSomethingUnknownIsKeptAndNotApplied) {
   const CorrectionStats learned = LearnOne();
