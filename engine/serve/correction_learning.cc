@@ -164,7 +164,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
   Chunk chunk{std::move(fresh), kept_back};
   {
     absl::MutexLock lock(&mutex_);
-    if (stats_.learning != LearningState::kOn) return;
+    if (!Wants(*chunk.fresh)) return;
     if (held_bytes_ + entry.size_bytes() <= options_.waiting_bytes) {
       held_bytes_ += entry.size_bytes();
       chunk.entry = std::move(entry);
@@ -176,7 +176,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
   chunk.stored = StoredRows(entry, chunk.fresh->rows);
   if (chunk.stored.empty()) return;
   absl::MutexLock lock(&mutex_);
-  if (stats_.learning == LearningState::kOn) queue_.push_back(std::move(chunk));
+  if (Wants(*chunk.fresh)) queue_.push_back(std::move(chunk));
 }
 
 std::vector<float> CorrectionLearning::StoredRows(const store::ChunkHandle& entry,
@@ -411,6 +411,8 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
       stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
       budget_->Open(learns);
     }
+    // After Open: what is taken from here on is of the new one.
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) budget_->EndGeneration();
     reset_asked_ = reset_asked_ || action == CorrectionAction::kReset;
     turn_asked_ = turn_asked_ || (sharing_ != nullptr && action == CorrectionAction::kFreeze);
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {

@@ -116,12 +116,17 @@ class CorrectionLearning {
   bool MayFit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !stopping_ && !reset_asked_ && stats_.learning == LearningState::kOn;
   }
+  /// What prompts have kept before a reset or freeze comes too late, whatever was computed since.
+  bool Wants(const blend::FreshRows& fresh) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stats_.learning == LearningState::kOn && fresh.generation == budget_->generation();
+  }
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ModelRuntime& runtime_;
   const Options options_;
   const kv::LearnerOptions learner_options_;
-  const std::shared_ptr<blend::FreshRowBudget> budget_;
+  const std::shared_ptr<blend::FreshRowBudget>
+      budget_;                               // a generation of it ends with every reset and freeze
   kv::CorrectionLearner learner_;            // the thread's
   LearnedFiles files_;                       // the thread's
   std::unique_ptr<MomentsSharing> sharing_;  // the thread's, but for its figures; null: it learns alone

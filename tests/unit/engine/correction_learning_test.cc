@@ -275,10 +275,41 @@ std::shared_ptr<blend::FreshRows> RowsOfOnes(CorrectionLearning& learning, const
   const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
   const auto budget = learning.fresh_rows().budget;
   if (!budget->Take(values * static_cast<int64_t>(sizeof(float)))) return nullptr;
-  auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
+  auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget, budget->generation());
   std::fill_n(fresh->data(), values, 1.0f);
   fresh->row_weights.assign(layer_rows, 1.0f);
   return fresh;
+}
+
+/// A chunk is stored behind the response, for which there may be time long after the reset.
+TEST_F(CorrectionLearningTest, WhatPromptsKeptBeforeAResetOrAFreezeIsNotLearnedFromAfterIt) {
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  const auto runtime = *ModelRuntime::Load(options);
+  const auto chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+  PromptRunner runner(*runtime, *chunk_store);
+  const std::vector<int32_t> tokens(50, 7);
+  CorrectionLearning learning(*runtime, {});
+  const auto keep = [&] { return RowsOfOnes(learning, runtime->key_space.format, {0, 1, 2, 3}); };
+  const auto tokens_with = [&](std::shared_ptr<blend::FreshRows> fresh) {
+    auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    learning.Add(std::move(fresh), *std::move(stored->entry), tokens);
+    EXPECT_TRUE(learning.Flush(absl::InfiniteFuture()).ok());
+    return learning.Stats().tokens;
+  };
+  EXPECT_EQ(tokens_with(keep()), 4);
+  auto before_reset = keep();
+  ASSERT_TRUE(learning.Update(CorrectionAction::kReset).ok());
+  EXPECT_EQ(tokens_with(std::move(before_reset)), 0);
+  auto before_freeze = keep();
+  for (const auto action : {CorrectionAction::kFreeze, CorrectionAction::kReset, CorrectionAction::kLearn}) {
+    ASSERT_TRUE(learning.Update(action).ok());
+  }
+  EXPECT_EQ(tokens_with(std::move(before_freeze)), 0);
+  auto before_learn = keep();  // that it learns already changes nothing
+  ASSERT_TRUE(learning.Update(CorrectionAction::kLearn).ok());
+  EXPECT_EQ(tokens_with(std::move(before_learn)), 4);
 }
 
 /// Chunks come faster than they are learned from: who resets does not wait for a moment without any.
@@ -292,9 +323,6 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   CorrectionLearning learning(*runtime, {});
   std::vector<int32_t> rows(2'000);  // of a few tokens, again and again: learning from them takes its time
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i % tokens.size());
-  const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
-  ASSERT_NE(fresh, nullptr);
-
   constexpr size_t kMost = 200;
   std::deque<store::ChunkHandle> handles;
   while (handles.size() < kMost) {
@@ -307,6 +335,8 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   std::thread adder([&] {
     while (!updated && !handles.empty()) {
       if (learning.Stats().waiting_chunks > 20) continue;
+      const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
+      if (fresh == nullptr) continue;
       learning.Add(fresh, std::move(handles.front()), tokens);
       handles.pop_front();
       ++added;
