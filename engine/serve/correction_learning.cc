@@ -62,7 +62,8 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
       learner_options_(LearnerOptionsOf(runtime, options.max_bytes)),
       budget_(std::make_shared<blend::FreshRowBudget>(options.waiting_bytes)),
       learner_(learner_options_),
-      files_(options.folder, learner_options_) {
+      files_(options.folder, learner_options_),
+      frozen_(options.frozen) {
   if (!learner_.full()) {
     spdlog::info(
         "correction-learning-bytes is {}: too little for this model's moments, so that a scale and an offset per "
@@ -73,22 +74,28 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
   learner_.Reset(GivenVersion());
   Recall();
   if (options_.board != nullptr) OpenSharing();
-  if (const auto& in_force = learner_.in_force(); in_force.has_value() && !learner_.CanJudge(*in_force)) {
-    spdlog::warn(
-        "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
-        "in force");
-    can_learn_ = false;
-  }
-  const bool learns = can_learn_ && !options_.frozen;
-  budget_->Open(learns);
+  LearnIfItCan();
   {
     absl::MutexLock lock(&mutex_);
-    stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
     if (const auto loaded = runtime_.correction.Get()) stats_.version = loaded->version;
     stats_.learned = !stats_.version.empty() && stats_.version != GivenVersion();
     PublishCounts();
   }
   thread_ = std::thread([this] { Run(); });
+}
+
+void CorrectionLearning::LearnIfItCan() {
+  const auto& in_force = learner_.in_force();
+  absl::MutexLock lock(&mutex_);
+  can_learn_ = !in_force.has_value() || learner_.CanJudge(*in_force);
+  if (!can_learn_) {
+    spdlog::warn(
+        "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
+        "in force");
+  }
+  const bool learns = can_learn_ && !frozen_;
+  stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
+  budget_->Open(learns);
 }
 
 CorrectionLearning::~CorrectionLearning() {
@@ -372,6 +379,7 @@ void CorrectionLearning::Forget() {
   }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
   files_.Remove();
+  LearnIfItCan();
   absl::MutexLock lock(&mutex_);
   runtime_.correction = loaded;
   stats_.version = loaded != nullptr ? loaded->version : "";
@@ -400,7 +408,8 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
     absl::MutexLock lock(&mutex_);
     if (action == CorrectionAction::kLearn && !can_learn_) {
       return absl::FailedPreconditionError(
-          "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned");
+          "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned "
+          "before a reset");
     }
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
       dropped.swap(queue_);
@@ -408,6 +417,7 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
     }
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kLearn) {
       const bool learns = action == CorrectionAction::kLearn;
+      frozen_ = !learns;
       stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
       budget_->Open(learns);
     }

@@ -105,6 +105,8 @@ class CorrectionLearning {
   void Forget();
   void Save();
   void SetInForce(std::optional<kv::LearnedCorrection> correction);
+  /// What is in force is new: whether it can be judged decides whether anything is learned.
+  void LearnIfItCan() ABSL_LOCKS_EXCLUDED(mutex_);
   /// What the store has of the rows, laid out as FreshRows::values. Empty: it has lost them.
   std::vector<float> StoredRows(const store::ChunkHandle& entry, const std::vector<int32_t>& rows) const;
 
@@ -130,12 +132,14 @@ class CorrectionLearning {
   kv::CorrectionLearner learner_;            // the thread's
   LearnedFiles files_;                       // the thread's
   std::unique_ptr<MomentsSharing> sharing_;  // the thread's, but for its figures; null: it learns alone
-  bool can_learn_ = true;                    // set before the thread starts
 
   mutable absl::Mutex mutex_;
   std::deque<Chunk> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all chunks that wait or are being learned from
   CorrectionStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool frozen_ ABSL_GUARDED_BY(mutex_);  // that is what it was told
+  bool can_learn_ ABSL_GUARDED_BY(mutex_) =
+      true;  // it can judge what is in force, now or after the last reset
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool learns_a_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // that is what it is busy with
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;           // the files lack something

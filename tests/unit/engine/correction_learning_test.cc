@@ -439,6 +439,36 @@ TEST_F(CorrectionLearningTest, AFitGivesUpAtTheEndAndIsDueInTheNextProcess) {
   EXPECT_EQ(next.Stats().tokens, stopped.tokens + 100);
 }
 
+/// With less memory than before nothing can be learned on top of a map; after a reset there is none.
+TEST_F(CorrectionLearningTest, WhereWhatIsInForceCannotBeJudgedAResetHelps) {
+  LearnOne();
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  engine_.reset();
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  for (const bool frozen : {false, true}) {
+    const auto runtime = *ModelRuntime::Load(options);
+    const std::string folder = absl::StrCat(folder_.string(), frozen ? "/frozen" : "/learns");
+    std::filesystem::create_directory(folder);
+    std::filesystem::copy(LearnedPath(), folder);
+    CorrectionLearning learning(*runtime, {.frozen = frozen, .folder = folder, .max_bytes = 1});
+    EXPECT_NE(learning.Stats().version, "");
+    EXPECT_EQ(learning.Stats().learning, LearningState::kFrozen);
+    EXPECT_FALSE(learning.fresh_rows().budget->Take(1));
+    EXPECT_EQ(learning.Update(CorrectionAction::kLearn).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    const auto reset = learning.Update(CorrectionAction::kReset);
+    ASSERT_TRUE(reset.ok()) << reset.status();
+    EXPECT_EQ(reset->version, "");
+    EXPECT_EQ(reset->learning, frozen ? LearningState::kFrozen : LearningState::kOn);
+    const auto learns = learning.Update(CorrectionAction::kLearn);
+    ASSERT_TRUE(learns.ok()) << learns.status();
+    EXPECT_EQ(learns->learning, LearningState::kOn);
+    EXPECT_TRUE(learning.fresh_rows().budget->Take(1));
+    learning.fresh_rows().budget->Return(1);
+  }
+}
+
 TEST_F(CorrectionLearningTest, OffMeansOff) {
   const CorrectionStats learned = LearnOne();
   for (const auto& off : std::vector<std::function<void(EngineOptions&)>>{
