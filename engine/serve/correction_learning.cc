@@ -154,7 +154,7 @@ void CorrectionLearning::Share() {
   if (!learns || learner_.state().tokens == 0) {
     sharing_->Withdraw();  // also removes what a reset could not
   } else {
-    sharing_->Publish(learner_.state(), /*all=*/false, keep_going);
+    sharing_->Publish(learner_.state(), /*ends=*/false, keep_going);
   }
   if (learns) {
     sharing_->Look();
@@ -250,7 +250,7 @@ void CorrectionLearning::Run() {
   if (dirty) Save();
   // The moments are of use to others when this process is gone, or to itself later where it has no disk.
   const absl::Time end = SteadyNow() + kLastTurn;
-  if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return SteadyNow() < end; });
+  if (tell) sharing_->Publish(learner_.state(), /*ends=*/true, [end] { return SteadyNow() < end; });
 }
 
 void CorrectionLearning::Learn(Chunk& chunk) {
@@ -375,7 +375,7 @@ void CorrectionLearning::Forget() {
   learner_.Reset(GivenVersion());
   if (sharing_ != nullptr) {
     sharing_->Withdraw();
-    sharing_->ForgetFits();
+    sharing_->Forget();
   }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
   files_.Remove();
