@@ -44,7 +44,8 @@ struct CalibrationOptions {
   /// File that keeps what was learned from the prompts so far. It is written every few prompts and when the
   /// run ends early; a later run with the same prompts goes on from there, whatever its rank and ridge. A
   /// second file, with ".attention" appended to the name, keeps the state of the attention passes, for the
-  /// same rank, ridge and number of passes. Neither is removed. Empty: no files.
+  /// same rank, ridge and number of passes. Neither is removed. Saves that fail in between are named in the
+  /// log. Empty: no files.
   std::string resume;
 };
 
@@ -66,6 +67,8 @@ struct CalibrationReport {
       residual;  // per layer from the second on: share of the squared deviation of K and V that is left
   std::string path;
   std::string version;  // of the file; empty: no file was written
+  /// Not OK: what a later run would go on from could not be saved in the end.
+  absl::Status saved;
 };
 
 /// Called with `done` of `total` steps and what is being done; an error that it returns ends the run.

@@ -1,5 +1,7 @@
 """A correction is learned by the command line, found by the server, and refused when it is not whole or not the model's."""
 import json
+import resource
+import signal
 import subprocess
 
 import pytest
@@ -91,14 +93,32 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
     assert str(moments) in refusal.stderr and "of other prompts" in refusal.stderr
 
 
+def test_a_save_that_fails_does_not_end_the_work(tmp_path):
+    whole, output, moments = tmp_path / "whole", tmp_path / "output", tmp_path / "moments"
+    arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--n", "6", "--attention-passes", "0"]
+    assert run("kvblend", *arguments, "--output", whole).returncode == 0
+
+    def with_small_files():  # as a full disk: the correction still has room
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))
+
+    done = subprocess.run([BIN_DIR / "kvblend", *arguments, "--output", output, "--resume", moments], env=ENVIRONMENT,
+                          capture_output=True, text=True, preexec_fn=with_small_files, check=False)
+    assert done.stderr.count("what was computed so far is not saved") == 1  # after the fourth prompt
+    assert "written" in done.stdout and output.read_bytes() == whole.read_bytes()
+    assert done.returncode != 0 and str(moments) in done.stderr.splitlines()[-1]  # the last save is what it was asked for
+    assert not moments.exists()
+
+
 def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
     notes, moments = tmp_path / "notes.txt", tmp_path / "moments"
     notes.write_text("not to be lost")
     for output, resume, message in ((tmp_path / "no/out", moments, "no/out.part"),
                                     (notes, moments, "notes.txt is something else than a learned correction"),
                                     (tmp_path / "out", tmp_path / "no/moments", "no/moments.part"),
-                                    (moments, moments, "have one name"),
-                                    (moments.with_name("moments.attention"), moments, "have one name")):
+                                    (moments, moments, "are one file"),
+                                    (moments, f"{tmp_path}/./moments", "are one file"),
+                                    (moments.with_name("moments.attention"), moments, "are one file")):
         done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--output", output, "--resume", resume)
         assert done.returncode != 0
         assert message in done.stderr and "Calibrate 0/" not in done.stderr

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
-#include "engine/kv/atomic_file.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/moments_checkpoint.h"
@@ -22,6 +21,7 @@
 #include "engine/prompt/corpus_prompts.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/calibration/calibration_files.h"
 #include "engine/serve/calibration/correction_tuning.h"
 #include "engine/serve/calibration/judged_answers.h"
 #include "engine/serve/calibration/placed_prompt.h"
@@ -34,7 +34,6 @@ namespace {
 constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
 // Each thread holds a gradient of all K and V of a layer.
 constexpr int32_t kMaxTuningThreads = 8;
-constexpr int64_t kSavedEvery = 4;  // prompts: at most so many are lost when the process is killed
 
 absl::Status Check(const CalibrationOptions& options) {
   if (options.rank < 0 || options.rank > kernels::kMaxKvCorrectionRank) {
@@ -58,23 +57,6 @@ absl::Status Check(const CalibrationOptions& options) {
                                                    kv::CorrectionOrigin::kMaxBytes));
   }
   return absl::OkStatus();
-}
-
-std::string AttentionCheckpoint(const CalibrationOptions& options) {
-  return options.resume.empty() ? "" : options.resume + ".attention";
-}
-
-/// Files that can't be written must be known before hours of work, not after them.
-absl::Status CheckFiles(const std::string& output, const CalibrationOptions& options) {
-  for (const std::string& kept : {options.resume, AttentionCheckpoint(options)}) {
-    if (kept.empty()) continue;
-    if (kept == output) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the correction and what it is resumed from have one name, ", output, "; allowed: two"));
-    }
-    KVBLEND_RETURN_IF_ERROR(kv::CheckReplaceable(kept));
-  }
-  return kv::CheckCorrectionWritable(output);
 }
 
 absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
@@ -194,19 +176,20 @@ class Calibration {
     const kv::MomentsCheckpoint checkpoint(options_.resume, LearnerOptionsOf(runtime_, options_.anchoring),
                                            CheckpointPromptsOf(layouts_, fitted_));
     KVBLEND_ASSIGN_OR_RETURN(kv::LearnerState learned, checkpoint.Restore());
-    int64_t saved = learned.fitted_chunks + learned.kept_back_chunks;
-    for (int64_t i = saved; i < count; ++i) {
+    if (!options_.resume.empty()) {
+      KVBLEND_RETURN_IF_ERROR(CheckRoomToReplace(options_.resume, checkpoint.file_bytes()));
+    }
+    const int64_t done = learned.fitted_chunks + learned.kept_back_chunks;
+    const auto save = [&](int64_t /*prompts*/) { return checkpoint.Save(learned); };
+    PeriodicSaves saves(done, save);
+    for (int64_t i = done; i < count; ++i) {
       const bool fits = i < fitted_;
-      const absl::Status going = progress_(i, steps_, fits ? "pairs to fit" : "pairs to judge by");
-      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
-        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
-        saved = i;
-      }
-      KVBLEND_RETURN_IF_ERROR(going);
+      KVBLEND_RETURN_IF_ERROR(
+          saves.Step(i, progress_(i, steps_, fits ? "pairs to fit" : "pairs to judge by")));
       KVBLEND_RETURN_IF_ERROR(AddPairs(layouts_[i], placed_, fits ? learned.fitted : learned.kept_back));
       ++(fits ? learned.fitted_chunks : learned.kept_back_chunks);
     }
-    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+    saved_.Update(saves.End(count));
     return learned;
   }
 
@@ -237,17 +220,18 @@ class Calibration {
         absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
                      options_.ridge, ", least gain ", kv::FitOptions().least_gain, ", passes ", passes_,
                      ", behind the output projection"));
-    KVBLEND_ASSIGN_OR_RETURN(int64_t saved, checkpoint.Restore(tuning.tuners()));
+    KVBLEND_ASSIGN_OR_RETURN(const int64_t done, checkpoint.Restore(tuning.tuners()));
+    if (!options_.resume.empty()) {
+      KVBLEND_RETURN_IF_ERROR(
+          CheckRoomToReplace(AttentionCheckpoint(options_), checkpoint.FileBytes(tuning.tuners())));
+    }
+    const auto save = [&](int64_t steps) { return checkpoint.Save(steps, tuning.tuners()); };
+    PeriodicSaves saves(done, save);
     std::vector<std::vector<int32_t>> answers(fitted_);
     const int64_t count = fitted_ * passes_;
-    for (int64_t i = saved; i < count; ++i) {
-      const absl::Status going =
-          progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads");
-      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
-        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(i, tuning.tuners()));
-        saved = i;
-      }
-      KVBLEND_RETURN_IF_ERROR(going);
+    for (int64_t i = done; i < count; ++i) {
+      KVBLEND_RETURN_IF_ERROR(saves.Step(
+          i, progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads")));
       const int64_t prompt = PromptOfStep(i, fitted_);
       if (answers[prompt].empty()) {
         KVBLEND_ASSIGN_OR_RETURN(answers[prompt], answers_.Answer(layouts_[prompt]));
@@ -255,7 +239,7 @@ class Calibration {
       KVBLEND_RETURN_IF_ERROR(
           tuning.Step({layouts_[prompt], answers[prompt]}, placed_, StepRate(i, count)).status());
     }
-    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(count, tuning.tuners()));
+    saved_.Update(saves.End(count));
     return tuning.Mean();
   }
 
@@ -277,6 +261,8 @@ class Calibration {
     return kl;
   }
 
+  /// Not OK: in the end something of what a later run goes on from could not be saved.
+  const absl::Status& saved() const { return saved_; }
   int64_t attention_passes() const { return passes_; }
   int64_t fitted_prompts() const { return fitted_; }
   int64_t held_out_prompts() const { return static_cast<int64_t>(layouts_.size()) - fitted_; }
@@ -291,6 +277,7 @@ class Calibration {
   // First the fitted prompts, then those that are kept back.
   std::vector<prompt::PromptLayout> layouts_;
   int64_t fitted_ = 0, passes_ = 0, steps_ = 0;
+  absl::Status saved_;
 };
 
 }  // namespace
@@ -301,7 +288,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   KVBLEND_RETURN_IF_ERROR(Check(given));
   if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
   const std::string output = given.path.empty() ? CorrectionPath(engine.model_path) : given.path;
-  KVBLEND_RETURN_IF_ERROR(CheckFiles(output, given));
+  KVBLEND_RETURN_IF_ERROR(CheckCalibrationFiles(output, given));
   EngineOptions uncorrected = engine;
   uncorrected.correction = "none";
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
@@ -346,7 +333,8 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                            .ranks = {},
                            .residual = {},
                            .path = output,
-                           .version = {}};
+                           .version = {},
+                           .saved = calibration.saved()};
   for (size_t layer = 0; layer < correction.layers.size(); ++layer) {
     if (layer > 0) report.ranks.push_back(kv::UsedRank(correction.layers[layer], correction.rank));
     report.residual.push_back(

@@ -185,9 +185,9 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
                            ? "not written   it does not lower the divergence"
                            : absl::StrCat("written       ", report.path, ", version ", report.version));
   }
-  return report.version.empty() ? absl::FailedPreconditionError(
-                                      "the correction does not lower the divergence on the prompts held out")
-                                : absl::OkStatus();
+  if (!report.version.empty()) return report.saved;
+  return absl::FailedPreconditionError(
+      "the correction does not lower the divergence on the prompts held out");
 }
 
 }  // namespace
@@ -234,8 +234,10 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
       ->capture_default_str();
   app.add_option("--output", flags.options.path, "File to write; default: MODEL.kvcorrection")
       ->type_name("FILE");
-  app.add_option("--resume", flags.options.resume,
-                 "File that keeps what was learned so far; the same command then goes on from there")
+  app.add_option(
+         "--resume", flags.options.resume,
+         "File that keeps what was learned so far, beside FILE.attention, which keeps what the attention "
+         "passes did; the same command then goes on from there")
       ->type_name("FILE");
   app.add_flag("--json", flags.json, "The report as one JSON object");
 }
