@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -41,6 +42,7 @@ struct CalibrationOptions {
   double held_out = 0.25;  // share of the prompts, the last ones, that the fit is judged on; (0, 1)
   std::string origin;      // says for people where the prompts come from; at most 256 bytes
   std::string path;        // file to write; empty: where an engine with correction "auto" looks for it
+  bool force = false;      // replaces a correction of this model that leaves less divergence as well
   /// File that keeps what was learned from the prompts so far. It is written every few prompts and when the
   /// run ends early; a later run with the same prompts goes on from there, whatever its rank and ridge. A
   /// second file, with ".attention" appended to the name, keeps the state of the attention passes, for the
@@ -57,6 +59,7 @@ struct CalibrationReport {
   // prefill generates greedily for each prompt held out.
   double kl_before = 0;
   double kl_after = 0;
+  std::optional<double> kl_there;  // with the correction of this model that was in the place of the file
   /// How much of the fitted correction is applied to K: of a few strengths, the one that leaves the least
   /// divergence.
   double key_strength = 1;
@@ -76,10 +79,11 @@ using CalibrationProgress =
     absl::FunctionRef<absl::Status(int64_t done, int64_t total, std::string_view what)>;
 
 /// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence
-/// there. kInvalidArgument: bad options, prompts without a second chunk, fewer than two prompts, bad
-/// documents, a file to resume from that is damaged or of another model or other prompts, a path to write to
-/// that is taken by something else. Other errors are those of loading the model, running it or writing a
-/// file; files that cannot be written are found before the model is loaded.
+/// there, and no correction of the same model that stands in its place leaves less. kInvalidArgument: bad
+/// options, prompts without a second chunk or with an empty one, fewer than two prompts, too few tokens behind other chunks for this model, bad documents, a file to resume from that is
+/// damaged or of another model or other prompts, a path to write to that is taken by something else.
+/// kResourceExhausted: the disk has no room for what is saved. Other errors are those of loading the model,
+/// running it or writing a file; files that cannot be written are found before the model is loaded.
 absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const CalibrationOptions& options,
                                             CalibrationProgress progress);
 

@@ -93,6 +93,40 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
     assert str(moments) in refusal.stderr and "of other prompts" in refusal.stderr
 
 
+def test_a_better_correction_is_not_replaced_unless_asked(tmp_path):
+    path = tmp_path / "model.kvcorrection"
+    calibrate = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--n", "6", "--attention-passes", "0", "--output", path,
+                 "--json"]
+    done = run("kvblend", *calibrate, "--passages", "3")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kl_there"] is None
+    better = path.read_bytes()
+    worse = [*calibrate, "--passages", "3", "--rank", "0", "--ridge", "100"]
+    done = run("kvblend", *worse)
+    report = json.loads(done.stdout)
+    assert report["kl_there"] < report["kl_after"] < report["kl_before"] and not report["version"]
+    assert done.returncode != 0 and "leaves less divergence" in done.stderr and "--force" in done.stderr
+    assert path.read_bytes() == better
+    assert run("kvblend", *worse, "--force").returncode == 0
+    assert path.read_bytes() != better
+
+
+def test_too_little_to_learn_from_is_refused(tmp_path):
+    data, output = tmp_path / "data.json", tmp_path / "out"
+    questions = json.loads(SAMPLE.read_text())[:3]
+    for question in questions:
+        question["ctxs"] = [question["ctxs"][0], {"title": "", "text": "A few."}]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", data, "--output", output)
+    assert done.returncode != 0
+    assert "tokens behind other chunks; allowed: at least 384, one for each channel" in done.stderr
+    questions[1]["ctxs"][1]["text"] = " \n"
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", data, "--output", output)
+    assert done.returncode != 0 and "chunk 1 of prompt 1 is empty; allowed: some text" in done.stderr
+    assert not output.exists()
+
+
 def test_a_save_that_fails_does_not_end_the_work(tmp_path):
     whole, output, moments = tmp_path / "whole", tmp_path / "output", tmp_path / "moments"
     arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--n", "6", "--attention-passes", "0"]

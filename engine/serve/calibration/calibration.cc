@@ -6,10 +6,12 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
@@ -65,11 +67,46 @@ absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
         absl::StrCat("there are ", prompts.size(), " prompts; allowed: at least 2, one is kept back"));
   }
   for (size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].chunks.size() >= 2) continue;
+    const std::vector<std::string>& chunks = prompts[i].chunks;
+    if (chunks.size() < 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("prompt ", i, " has ", chunks.size(), " chunks; allowed: at least 2"));
+    }
+    const auto blank = std::find_if(chunks.begin(), chunks.end(), [](const std::string& chunk) {
+      return absl::StripAsciiWhitespace(chunk).empty();
+    });
+    if (blank == chunks.end()) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("prompt ", i, " has ", prompts[i].chunks.size(), " chunks; allowed: at least 2"));
+        absl::StrCat("chunk ", blank - chunks.begin(), " of prompt ", i, " is empty; allowed: some text"));
   }
   return absl::OkStatus();
+}
+
+/// Fewer pairs than a map has channels say less than it takes, and an answer or two that are kept back do not
+/// tell chance from gain.
+absl::Status CheckPairs(absl::Span<const prompt::PromptLayout> fitted, const store::KvFormat& format,
+                        Anchoring anchoring) {
+  int64_t pairs = 0;
+  for (const prompt::PromptLayout& layout : fitted) {
+    for (const prompt::Span& span : layout.spans) {
+      const bool corrected = span.chunk_index > 0 || anchoring == Anchoring::kIsolated;
+      if (span.kind == prompt::SpanKind::kChunk && corrected) pairs += span.size();
+    }
+  }
+  const int64_t least = int64_t{2} * format.num_kv_heads * format.head_dim;
+  if (pairs >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the prompts to fit have ", pairs,
+                                                 " tokens behind other chunks; allowed: at least ", least,
+                                                 ", one for each channel of this model's K and V"));
+}
+
+/// The correction that a new one would replace, if it is of the same use.
+std::optional<kv::LearnedCorrection> CorrectionThere(const std::string& path, const ModelRuntime& runtime,
+                                                     Anchoring anchoring) {
+  absl::StatusOr<kv::CorrectionFile> file = kv::ReadCorrectionFile(path);
+  if (!file.ok() || file->correction.anchoring != anchoring) return std::nullopt;
+  if (!CheckCorrectionFits(path, file->correction, runtime.key_space).ok()) return std::nullopt;
+  return std::move(file->correction);
 }
 
 using Moments = std::vector<kv::PairMoments>;  // one per layer
@@ -164,6 +201,8 @@ class Calibration {
     const int64_t held_out =
         std::clamp<int64_t>(std::llround(options_.held_out * static_cast<double>(count)), 1, count - 1);
     fitted_ = count - held_out;
+    KVBLEND_RETURN_IF_ERROR(CheckPairs(absl::MakeConstSpan(layouts_).subspan(0, fitted_),
+                                       runtime_.key_space.format, options_.anchoring));
     passes_ = options_.attention_passes;
     if (passes_ < 0) passes_ = fitted_ >= kPromptsForAttention ? kAttentionPasses : 0;
     steps_ = count + fitted_ * passes_ + held_out;
@@ -319,15 +358,21 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                              calibration.Tune(fit, learned.fitted, std::min(threads, kMaxTuningThreads)));
     for (const double strength : kKeyStrengths) add(tuned, strength);
   }
+  const size_t fits = candidates.size();
+  if (std::optional<kv::LearnedCorrection> there = CorrectionThere(output, *runtime, options.anchoring)) {
+    candidates.push_back(*std::move(there));
+  }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> kl, calibration.Judge(candidates));
 
-  const size_t best = std::min_element(kl.begin() + 1, kl.end()) - (kl.begin() + 1);
+  const auto first = kl.begin() + 1;
+  const size_t best = std::min_element(first, first + static_cast<ptrdiff_t>(fits)) - first;
   kv::LearnedCorrection& correction = candidates[best];
   CalibrationReport report{.fitted_prompts = static_cast<int32_t>(calibration.fitted_prompts()),
                            .held_out_prompts = static_cast<int32_t>(calibration.held_out_prompts()),
                            .fitted_tokens = learned.fitted.front().count(),
                            .kl_before = kl.front(),
                            .kl_after = kl[1 + best],
+                           .kl_there = candidates.size() > fits ? std::optional(kl.back()) : std::nullopt,
                            .key_strength = strengths[best],
                            .by_attention = best >= std::size(kKeyStrengths),
                            .ranks = {},
@@ -341,6 +386,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
         kv::ResidualShare(learned.kept_back[layer], correction.layers[layer], correction.rank));
   }
   if (!(report.kl_after < report.kl_before)) return report;
+  if (!options.force && report.kl_there.value_or(report.kl_after) < report.kl_after) return report;
   correction.origin = {.data = options.origin,
                        .tokens = report.fitted_tokens,
                        .kl_before = report.kl_before,

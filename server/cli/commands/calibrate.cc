@@ -27,7 +27,8 @@ namespace {
 constexpr char kExamples[] =
     R"(Coming after other chunks changes the keys and values of a chunk, in much the same way for every text. This command
 learns the change from a few prompts, and writes a correction beside the model, where the server and --model find it.
-Nothing is written unless reuse then comes nearer to full prefill on the prompts that are held out.
+Nothing is written unless reuse then comes nearer to full prefill on the prompts that are held out, and nearer than
+with the correction that is already there.
 
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
@@ -137,6 +138,7 @@ OrderedJson ReportToJson(const CalibrationReport& report) {
           {"fitted_tokens", report.fitted_tokens},
           {"kl_before", report.kl_before},
           {"kl_after", report.kl_after},
+          {"kl_there", report.kl_there.has_value() ? OrderedJson(*report.kl_there) : OrderedJson(nullptr)},
           {"key_strength", report.key_strength},
           {"by_attention", report.by_attention},
           {"residual", report.residual},
@@ -181,11 +183,19 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
         100 * mean(report.residual), report.kl_before, report.kl_after, report.kl_after / report.kl_before,
         report.by_attention ? "the fit improved by attention passes" : "the least-squares fit",
         report.key_strength);
-    terminal.PrintLine(report.version.empty()
-                           ? "not written   it does not lower the divergence"
-                           : absl::StrCat("written       ", report.path, ", version ", report.version));
+    if (report.kl_there.has_value()) {
+      terminal.out << absl::StreamFormat("there         %s leaves %.4f\n", report.path, *report.kl_there);
+    }
+    terminal.PrintLine(
+        !report.version.empty() ? absl::StrCat("written       ", report.path, ", version ", report.version)
+        : report.kl_after < report.kl_before ? "not written   the correction that is there is better"
+                                             : "not written   it does not lower the divergence");
   }
   if (!report.version.empty()) return report.saved;
+  if (report.kl_after < report.kl_before) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        report.path, " leaves less divergence on the prompts held out, and stays; --force replaces it"));
+  }
   return absl::FailedPreconditionError(
       "the correction does not lower the divergence on the prompts held out");
 }
@@ -234,6 +244,8 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
       ->capture_default_str();
   app.add_option("--output", flags.options.path, "File to write; default: MODEL.kvcorrection")
       ->type_name("FILE");
+  app.add_flag("--force", flags.options.force,
+               "Replace the correction of this model that is in its place even if that one is better");
   app.add_option(
          "--resume", flags.options.resume,
          "File that keeps what was learned so far, beside FILE.attention, which keeps what the attention "
