@@ -63,6 +63,18 @@ def test_documents_will_do(tmp_path):
     assert done.stderr.startswith("Calibrate 0/8  pairs to fit\n")  # a log shows that it goes on
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
 
+    # What cannot be read is named, and left out.
+    (corpus / "empty.md").write_text("")
+    (corpus / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    again = run("kvblend", *arguments, "--n", "6", "--passages", "3", "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["version"] == learned["version"]
+    for name in ("empty.md: is empty", "binary.txt: is binary"):
+        assert str(corpus / name.split(":")[0]) + name[name.index(":"):] in again.stderr
+    for file in corpus.glob("[0-9]*.txt"):
+        file.unlink()
+    nothing = run("kvblend", *arguments)
+    assert nothing.returncode != 0 and "there is no document that can be used" in nothing.stderr
+
 
 def test_a_calibration_that_is_killed_goes_on(tmp_path):
     whole, resumed, moments = tmp_path / "whole", tmp_path / "resumed", tmp_path / "moments"

@@ -50,7 +50,7 @@ struct CalibrateFlags {
   bool json = false;
 };
 
-absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
+absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags, Terminal& terminal) {
   if (flags.first > 0) {
     return absl::InvalidArgumentError("--first is for the questions of --data; a corpus has none");
   }
@@ -61,28 +61,34 @@ absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
         "--passages: several numbers are for the files of --data; a corpus has one");
   }
   if (flags.passages[0] > 0) corpus.chunks_per_prompt = flags.passages[0];
-  KVBLEND_ASSIGN_OR_RETURN(
-      CorpusReader reader,
-      CorpusReader::Open({.paths = flags.corpus}, [](const absl::Status& what, int64_t) { return what; }));
+  int64_t num_bad = 0;
+  const auto warn = [&](const absl::Status& what, int64_t /*input_bytes*/) {
+    ++num_bad;
+    terminal.PrintWarning(std::string(what.message()));
+    return absl::OkStatus();
+  };
+  KVBLEND_ASSIGN_OR_RETURN(CorpusReader reader, CorpusReader::Open({.paths = flags.corpus}, warn));
   while (true) {
     KVBLEND_ASSIGN_OR_RETURN(std::optional<Document> document, reader.Next());
     if (!document.has_value()) break;
     corpus.documents.push_back(std::move(document->text));
   }
   if (corpus.documents.empty()) {
-    return absl::InvalidArgumentError("--corpus: there is no .txt, .md or .jsonl file in the folders given");
+    return absl::InvalidArgumentError(
+        num_bad == 0 ? "--corpus: there is no .txt, .md or .jsonl file in the folders given"
+                     : "--corpus: there is no document that can be used in what is given");
   }
   return corpus;
 }
 
-absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
+absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags, Terminal& terminal) {
   CalibrationOptions options = flags.options;
   options.anchoring = flags.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
   if (flags.data.empty() == flags.corpus.empty()) {
     return absl::InvalidArgumentError("calibrate needs either --data or --corpus");
   }
   if (!flags.corpus.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags));
+    KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags, terminal));
     std::filesystem::path named = flags.corpus.front();
     if (!named.has_filename()) named = named.parent_path();  // it ends with a slash
     options.origin = absl::StrCat(options.corpus.documents.size(), " documents, ",
@@ -154,7 +160,7 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   }
   KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--output", flags.options.path));
   KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--resume", flags.options.resume));
-  KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
+  KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags, terminal));
   CalibrationReport report;
   {
     ProgressBar bar(terminal, "Calibrate", /*line_every=*/absl::Seconds(10));
