@@ -30,7 +30,8 @@ struct CalibrationOptions {
   /// Prompts of at least two chunks each. A pair of stored and fresh KV counts by the attention that the
   /// question pays to it, and the prompts held out are answered, to measure the divergence of the answers.
   std::vector<Prompt> prompts;
-  CalibrationCorpus corpus;  // used where `prompts` is empty
+  std::vector<std::string> names;  // of the prompts, for errors; missing ones are known by their numbers
+  CalibrationCorpus corpus;        // used where `prompts` is empty
   Anchoring anchoring = Anchoring::kAnchored;
   int32_t rank = 16;   // of the fitted linear map, [0, 1024]
   double ridge = 0.1;  // regularisation, as a share of the variances, (0, 100]
@@ -54,6 +55,7 @@ struct CalibrationOptions {
 struct CalibrationReport {
   int32_t fitted_prompts = 0;
   int32_t held_out_prompts = 0;
+  int32_t left_out_prompts = 0;  // longer than the context allows
   int64_t fitted_tokens = 0;
   // KL divergence from full prefill in nats per token, with nothing recomputed, over the 16 tokens that full
   // prefill generates greedily for each prompt held out.
@@ -80,7 +82,8 @@ using CalibrationProgress =
 
 /// Fits on the first prompts, judges on the others, and writes the file only if it lowers the divergence
 /// there, and no correction of the same model that stands in its place leaves less. kInvalidArgument: bad
-/// options, prompts without a second chunk or with an empty one, fewer than two prompts, too few tokens behind other chunks for this model, bad documents, a file to resume from that is
+/// options, prompts without a second chunk or with an empty one, fewer than two prompts (that are not too
+/// long), too few tokens behind other chunks for this model, bad documents, a file to resume from that is
 /// damaged or of another model or other prompts, a path to write to that is taken by something else.
 /// kResourceExhausted: the disk has no room for what is saved. Other errors are those of loading the model,
 /// running it or writing a file; files that cannot be written are found before the model is loaded.

@@ -63,6 +63,7 @@ def test_documents_will_do(tmp_path):
     assert done.stderr.startswith("Calibrate 0/8  pairs to fit\n")  # a log shows that it goes on
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
 
+
     # What cannot be read is named, and left out.
     (corpus / "empty.md").write_text("")
     (corpus / "binary.txt").write_bytes(b"\xff\xfe\x00")
@@ -74,6 +75,34 @@ def test_documents_will_do(tmp_path):
         file.unlink()
     nothing = run("kvblend", *arguments)
     assert nothing.returncode != 0 and "there is no document that can be used" in nothing.stderr
+
+
+def test_questions_that_are_too_long_are_left_out_and_wrong_ones_named(tmp_path):
+    data = tmp_path / "data.json"
+    questions = json.loads(SAMPLE.read_text())[:5]
+    questions[2]["ctxs"][1]["text"] *= 100
+    arguments = ["calibrate", "--model", MODEL, "--data", data, "--passages", "3", "--attention-passes", "0",
+                 "--max-context-tokens", "2048"]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "with", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["left_out_prompts"] == 1 and report["fitted_prompts"] + report["held_out_prompts"] == 4
+    assert f"1 of 5 prompts are too long and left out, first {data}, question 2: " in done.stderr
+    del questions[2]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "without", "--json")
+    assert json.loads(done.stdout)["kl_after"] == report["kl_after"]
+
+    for question in questions[:3]:
+        question["ctxs"][0]["text"] *= 100
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "out")
+    assert done.returncode != 0 and f"3 of 4 prompts are too long and left out, first {data}, question 0: " in done.stderr
+    questions[1]["ctxs"] = questions[1]["ctxs"][:1]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "out")
+    assert done.returncode != 0 and f"{data}, question 1 has 1 chunks; allowed: at least 2" in done.stderr
 
 
 def test_a_calibration_that_is_killed_goes_on(tmp_path):
@@ -135,7 +164,7 @@ def test_too_little_to_learn_from_is_refused(tmp_path):
     questions[1]["ctxs"][1]["text"] = " \n"
     data.write_text(json.dumps(questions))
     done = run("kvblend", "calibrate", "--model", MODEL, "--data", data, "--output", output)
-    assert done.returncode != 0 and "chunk 1 of prompt 1 is empty; allowed: some text" in done.stderr
+    assert done.returncode != 0 and f"{data}, question 1: chunk 1 is empty; allowed: some text" in done.stderr
     assert not output.exists()
 
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
+#include "engine/api/prompt_too_long.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/moments_checkpoint.h"
@@ -27,6 +28,7 @@
 #include "engine/serve/calibration/correction_tuning.h"
 #include "engine/serve/calibration/judged_answers.h"
 #include "engine/serve/calibration/placed_prompt.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
@@ -61,7 +63,12 @@ absl::Status Check(const CalibrationOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
+std::string NameOf(const CalibrationOptions& options, size_t prompt) {
+  return prompt < options.names.size() ? options.names[prompt] : absl::StrCat("prompt ", prompt);
+}
+
+absl::Status CheckPrompts(const CalibrationOptions& options) {
+  const std::vector<Prompt>& prompts = options.prompts;
   if (prompts.size() < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("there are ", prompts.size(), " prompts; allowed: at least 2, one is kept back"));
@@ -70,14 +77,14 @@ absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
     const std::vector<std::string>& chunks = prompts[i].chunks;
     if (chunks.size() < 2) {
       return absl::InvalidArgumentError(
-          absl::StrCat("prompt ", i, " has ", chunks.size(), " chunks; allowed: at least 2"));
+          absl::StrCat(NameOf(options, i), " has ", chunks.size(), " chunks; allowed: at least 2"));
     }
     const auto blank = std::find_if(chunks.begin(), chunks.end(), [](const std::string& chunk) {
       return absl::StripAsciiWhitespace(chunk).empty();
     });
     if (blank == chunks.end()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("chunk ", blank - chunks.begin(), " of prompt ", i, " is empty; allowed: some text"));
+    return absl::InvalidArgumentError(absl::StrCat(NameOf(options, i), ": chunk ", blank - chunks.begin(),
+                                                   " is empty; allowed: some text"));
   }
   return absl::OkStatus();
 }
@@ -190,12 +197,27 @@ class Calibration {
         answers_(runtime, runner_, options.anchoring) {}
 
   absl::Status LayOutPrompts() {
-    for (const Prompt& prompt : options_.prompts) {
-      KVBLEND_ASSIGN_OR_RETURN(layouts_.emplace_back(),
-                               prompt::BuildPromptLayout(
-                                   prompt, *runtime_.tokenizer, *runtime_.chat_template,
-                                   {.max_prompt_tokens = runtime_.max_context_tokens - JudgedAnswers::kTokens,
-                                    .max_chunks = 1 << 16}));
+    const int32_t most = runtime_.max_context_tokens - JudgedAnswers::kTokens;
+    std::string first_left_out;
+    for (size_t i = 0; i < options_.prompts.size(); ++i) {
+      absl::StatusOr<prompt::PromptLayout> layout = prompt::BuildPromptLayout(
+          options_.prompts[i], *runtime_.tokenizer, *runtime_.chat_template, {.max_chunks = 1 << 16});
+      const auto said = [&](const absl::Status& status) {
+        return absl::StrCat(NameOf(options_, i), ": ", status.message());
+      };
+      if (!layout.ok()) return absl::Status(layout.status().code(), said(layout.status()));
+      const auto tokens = static_cast<int64_t>(layout->token_ids.size());
+      if (tokens <= most) {
+        layouts_.push_back(*std::move(layout));
+      } else if (left_out_++ == 0) {
+        first_left_out = said(PromptTooLongError(tokens, most));
+      }
+    }
+    if (left_out_ > 0) {
+      const std::string left_out = absl::StrCat(left_out_, " of ", options_.prompts.size(),
+                                                " prompts are too long and left out, first ", first_left_out);
+      if (layouts_.size() < 2) return absl::InvalidArgumentError(left_out);
+      spdlog::warn("{}", left_out);
     }
     const auto count = static_cast<int64_t>(layouts_.size());
     const int64_t held_out =
@@ -302,6 +324,7 @@ class Calibration {
 
   /// Not OK: in the end something of what a later run goes on from could not be saved.
   const absl::Status& saved() const { return saved_; }
+  int32_t left_out_prompts() const { return left_out_; }
   int64_t attention_passes() const { return passes_; }
   int64_t fitted_prompts() const { return fitted_; }
   int64_t held_out_prompts() const { return static_cast<int64_t>(layouts_.size()) - fitted_; }
@@ -316,6 +339,7 @@ class Calibration {
   // First the fitted prompts, then those that are kept back.
   std::vector<prompt::PromptLayout> layouts_;
   int64_t fitted_ = 0, passes_ = 0, steps_ = 0;
+  int32_t left_out_ = 0;
   absl::Status saved_;
 };
 
@@ -325,7 +349,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                                             CalibrationProgress progress) {
   KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
   KVBLEND_RETURN_IF_ERROR(Check(given));
-  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
+  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given));
   const std::string output = given.path.empty() ? CorrectionPath(engine.model_path) : given.path;
   KVBLEND_RETURN_IF_ERROR(CheckCalibrationFiles(output, given));
   EngineOptions uncorrected = engine;
@@ -337,7 +361,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   if (options.prompts.empty() && !options.corpus.documents.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(options.prompts, prompt::PromptsOfCorpus(options.corpus, *runtime->tokenizer));
   }
-  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options.prompts));
+  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options));
 
   Calibration calibration(*runtime, *chunk_store, options, progress);
   KVBLEND_RETURN_IF_ERROR(calibration.LayOutPrompts());
@@ -369,6 +393,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   kv::LearnedCorrection& correction = candidates[best];
   CalibrationReport report{.fitted_prompts = static_cast<int32_t>(calibration.fitted_prompts()),
                            .held_out_prompts = static_cast<int32_t>(calibration.held_out_prompts()),
+                           .left_out_prompts = calibration.left_out_prompts(),
                            .fitted_tokens = learned.fitted.front().count(),
                            .kl_before = kl.front(),
                            .kl_after = kl[1 + best],

@@ -115,6 +115,7 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags, Term
     double at;
     const BenchQuestion* question;
     int passages;
+    std::string name;
   };
   std::vector<Place> places;
   for (size_t file = 0; file < files.size(); ++file) {
@@ -123,15 +124,20 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags, Term
     const size_t last = std::min(end, questions.size());
     for (size_t i = begin; i < last; ++i) {
       places.push_back({(static_cast<double>(i - begin) + 0.5) / static_cast<double>(last - begin),
-                        &questions[i], passages});
+                        &questions[i], passages, absl::StrCat(flags.data[file], ", question ", i)});
     }
   }
   std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.at < b.at; });
-  for (const Place& place : places) {
+  for (Place& place : places) {
     v1::GenerateRequest wire;
     *wire.mutable_prompt() = MakePrompt(*place.question, place.passages);
-    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
-    options.prompts.push_back(std::move(request.prompt));
+    absl::StatusOr<GenerateRequest> request = FromProto(std::move(wire));
+    if (!request.ok()) {
+      return absl::Status(request.status().code(),
+                          absl::StrCat(place.name, ": ", request.status().message()));
+    }
+    options.prompts.push_back(std::move(request->prompt));
+    options.names.push_back(std::move(place.name));
   }
   options.origin =
       absl::StrCat(absl::ClippedSubstr(options.origin, 0, 200), ", questions ", begin, " to ", end);
@@ -141,6 +147,7 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags, Term
 OrderedJson ReportToJson(const CalibrationReport& report) {
   return {{"fitted_prompts", report.fitted_prompts},
           {"held_out_prompts", report.held_out_prompts},
+          {"left_out_prompts", report.left_out_prompts},
           {"fitted_tokens", report.fitted_tokens},
           {"kl_before", report.kl_before},
           {"kl_after", report.kl_after},
