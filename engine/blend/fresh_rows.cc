@@ -83,6 +83,7 @@ FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::P
       device_(device),
       has_mass_(num_layers, false) {
   if (options.budget == nullptr) return;
+  const uint64_t generation = options.budget->generation();  // before anything is taken
   const int64_t row_bytes = num_layers * channels * static_cast<int64_t>(sizeof(float));
   const auto max_rows = static_cast<int32_t>(std::clamp<int64_t>(kMaxChunkBytes / row_bytes, 1, kMaxRows));
   for (size_t i = 0; i < plan.missing.size(); ++i) {
@@ -95,9 +96,9 @@ FreshRowCapture::FreshRowCapture(const FreshRowOptions& options, const prompt::P
     std::vector<float> stands_for = RowWeights(num_tokens, static_cast<int32_t>(rows.size()));
     const int64_t first_row = num_rows_;
     num_rows_ += num_layers * static_cast<int64_t>(rows.size());
-    chunks_.push_back(
-        {i, entry.begin, std::move(stands_for), first_row,
-         std::make_shared<FreshRows>(std::move(rows), (num_rows_ - first_row) * channels, options.budget)});
+    chunks_.push_back({i, entry.begin, std::move(stands_for), first_row,
+                       std::make_shared<FreshRows>(std::move(rows), (num_rows_ - first_row) * channels,
+                                                   options.budget, generation)});
   }
 }
 

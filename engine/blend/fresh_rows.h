@@ -33,9 +33,14 @@ class FreshRowBudget {
   void Return(int64_t bytes) { left_.fetch_add(bytes, std::memory_order_relaxed); }
   int64_t left() const { return left_.load(std::memory_order_relaxed); }
 
+  /// Rows that were kept before a generation ended are not to be learned from.
+  uint64_t generation() const { return generation_.load(std::memory_order_acquire); }
+  void EndGeneration() { generation_.fetch_add(1, std::memory_order_acq_rel); }
+
  private:
   std::atomic<bool> open_ = true;
   std::atomic<int64_t> left_;
+  std::atomic<uint64_t> generation_ = 0;
 };
 
 /// Which prompts keep rows.
@@ -51,10 +56,12 @@ struct FreshRowOptions {
 /// The rows of one chunk that a prompt computed, kept to compare with what is stored.
 class FreshRows {
  public:
-  /// Takes over the bytes of `num_values` values, which were taken from the budget. The values are
-  /// uninitialised.
-  FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget)
+  /// Takes over the bytes of `num_values` values, which were taken from the budget in this generation of it.
+  /// The values are uninitialised.
+  FreshRows(std::vector<int32_t> rows, int64_t num_values, std::shared_ptr<FreshRowBudget> budget,
+            uint64_t generation)
       : rows(std::move(rows)),
+        generation(generation),
         budget_(std::move(budget)),
         num_values_(num_values),
         values_(std::make_unique_for_overwrite<float[]>(num_values)) {}
@@ -63,7 +70,8 @@ class FreshRows {
   FreshRows& operator=(const FreshRows&) = delete;
 
   const std::vector<int32_t> rows;  // of the chunk, ascending
-  double weight = 1;                // share of the tokens before it whose KV was exact or computed
+  const uint64_t generation;
+  double weight = 1;  // share of the tokens before it whose KV was exact or computed
   // [layers, rows]: the weight that the question's attention gives each row (kv::WeightsOfMass), times the
   // number of tokens that the row stands for over the mean of that number.
   std::vector<float> row_weights;

@@ -22,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
 constexpr std::string_view kMagic = "kvblcorr";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kFittedVersion = 1, kLearnedVersion = 2;
 constexpr size_t kHeaderBytes = 368, kDataAt = 112, kChecksumBytes = 8;
 constexpr uint32_t kMaxLayers = 1 << 16, kMaxHeads = 1 << 16, kMaxHeadDim = 1 << 16;
 
@@ -95,7 +95,8 @@ absl::Status TakeLayer(Reader& reader, size_t channels, size_t rank, size_t inde
 
 std::string EncodeCorrection(const LearnedCorrection& correction) {
   std::string bytes(kMagic);
-  Put(kVersion, bytes);
+  const LearnedFrom learned = correction.learned.value_or(LearnedFrom());
+  Put(correction.learned.has_value() ? kLearnedVersion : kFittedVersion, bytes);
   Put(static_cast<uint32_t>(correction.anchoring == Anchoring::kIsolated), bytes);
   bytes.append(reinterpret_cast<const char*>(correction.model_fingerprint.data()),
                correction.model_fingerprint.size());
@@ -104,11 +105,12 @@ std::string EncodeCorrection(const LearnedCorrection& correction) {
   Put(correction.head_dim, bytes);
   Put(correction.rank, bytes);
   Put(static_cast<uint64_t>(correction.origin.tokens), bytes);
+  bytes.append(learned.base);
   bytes.resize(88, '\0');
   const std::string_view data =
       std::string_view(correction.origin.data).substr(0, CorrectionOrigin::kMaxBytes);
   Put(static_cast<uint32_t>(data.size()), bytes);
-  Put(uint32_t{0}, bytes);
+  Put(learned.encoding, bytes);
   Put(correction.origin.kl_before, bytes);
   Put(correction.origin.kl_after, bytes);
   bytes.append(data);
@@ -128,8 +130,9 @@ absl::StatusOr<LearnedCorrection> DecodeCorrection(std::string_view bytes) {
                ", or ends within its header");
   }
   Reader reader(bytes.substr(kMagic.size()));
-  if (const auto version = reader.Take<uint32_t>(); version != kVersion) {
-    return Bad("version is ", version, "; this kvblend reads ", kVersion);
+  const auto version = reader.Take<uint32_t>();
+  if (version != kFittedVersion && version != kLearnedVersion) {
+    return Bad("version is ", version, "; this kvblend reads ", kFittedVersion, " and ", kLearnedVersion);
   }
   const std::string_view body = bytes.substr(0, bytes.size() - kChecksumBytes);
   const auto checksum = Reader(bytes.substr(body.size())).Take<uint64_t>();
@@ -159,19 +162,27 @@ absl::StatusOr<LearnedCorrection> DecodeCorrection(std::string_view bytes) {
   correction.head_dim = static_cast<int32_t>(head_dim);
   correction.rank = static_cast<int32_t>(rank);
   correction.origin.tokens = static_cast<int64_t>(reader.Take<uint64_t>());
-  const std::string_view reserved = reader.Take(88 - 72);
+  const std::string_view base = reader.Take(LearnedFrom::kBaseBytes);
   const auto data_bytes = reader.Take<uint32_t>();
   if (data_bytes > CorrectionOrigin::kMaxBytes) {
     return Bad("the origin has ", data_bytes, " bytes; allowed: at most ", CorrectionOrigin::kMaxBytes);
   }
-  const auto reserved_word = reader.Take<uint32_t>();
+  const auto encoding = reader.Take<uint32_t>();
   correction.origin.kl_before = reader.Take<double>();
   correction.origin.kl_after = reader.Take<double>();
   const std::string_view text = reader.Take(kHeaderBytes - kDataAt);
   correction.origin.data = std::string(text.substr(0, data_bytes));
   const auto zero = [](std::string_view values) { return values.find_first_not_of('\0') == values.npos; };
-  if (reserved_word != 0 || !zero(reserved) || !zero(text.substr(data_bytes))) {
+  const bool learned = version == kLearnedVersion;
+  if ((!learned && (encoding != 0 || !zero(base))) || !zero(text.substr(data_bytes))) {
     return Bad("the header's reserved bytes are not all zero");
+  }
+  if (learned) {
+    if (!zero(base) && base.find_first_not_of("0123456789abcdef") != base.npos) {
+      return Bad("the version of what learning began with is not ", LearnedFrom::kBaseBytes,
+                 " hexadecimal digits");
+    }
+    correction.learned = LearnedFrom{.encoding = encoding, .base = std::string(zero(base) ? "" : base)};
   }
 
   Reader values(body.substr(kHeaderBytes));

@@ -1,14 +1,18 @@
 // Learned corrections as files. Little-endian:
 //
 //       0  "kvblcorr"                         88  bytes of `data` (u32)
-//       8  version (u32): 1                   92  zero (u32)
+//       8  version (u32): 1, or 2 where       92  zero, or the encoding of that stored KV (u32)
+//          learned from stored KV
 //      12  anchoring (u32): 0 anchored,       96  kl_before, kl_after (f64)
 //          1 isolated                        112  `data`, zeros up to 368
 //      16  fingerprint of the model          368  per layer: 1 (u32), then scale, the offset of every place,
 //      48  layers, KV heads, head_dim,            down, up (f32), or 0 (u32) for one that stays as stored
 //          rank (u32)                        end  XXH3-64 of all bytes before it
 //      64  tokens fitted on (u64)
-//      72  zeros
+//      72  zeros, or the version of what learning
+//          began with
+//
+// Servers wrote what they learned as version 1 as well until there was version 2.
 //
 // A file is written next to its name, brought to the disk and renamed: readers see the old one or the new
 // one.

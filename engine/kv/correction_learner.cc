@@ -126,7 +126,8 @@ std::optional<CorrectionLearner::Verdict> CorrectionLearner::Fit(absl::FunctionR
                      .num_kv_heads = options_.num_kv_heads,
                      .head_dim = options_.head_dim,
                      .rank = std::max(fit_rank, old_rank),
-                     .origin = {.data = "learned while serving", .tokens = state_.tokens + seen.tokens}},
+                     .origin = {.data = "learned while serving", .tokens = state_.tokens + seen.tokens},
+                     .learned = LearnedFrom{.encoding = options_.encoding, .base = state_.base}},
       .fitted_chunks = state_.fitted_chunks + seen.fitted_chunks,
       .kept_back_chunks = state_.kept_back_chunks + seen.kept_back_chunks};
   // The fewer chunks judge, the less they say of later ones.

@@ -72,7 +72,7 @@ class OtherPairs {
     double weight = 0;       // of what is to be fitted, in the first layer
     bool has_fit = true;     // whether this learner has made a fit since it was started
     int64_t new_chunks = 0;  // of fitted_chunks: those that this fit did not have; without one, all
-    int32_t learners = 0;
+    int32_t learners = 0;    // of those that go on learning
   };
   virtual ~OtherPairs() = default;
 

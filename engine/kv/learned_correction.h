@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,14 @@ struct CorrectionOrigin {
   static constexpr size_t kMaxBytes = 256;
 };
 
+/// What else there is to know of a correction that a server learned from stored KV.
+struct LearnedFrom {
+  uint32_t encoding = 0;  // kernels::KvEncoding of that KV: its rounding was learned too
+  std::string base = {};  // version of the correction that learning began with; empty: none
+
+  static constexpr size_t kBaseBytes = 16;
+};
+
 /// Plain data.
 struct LearnedCorrection {
   Digest model_fingerprint{};
@@ -50,6 +59,7 @@ struct LearnedCorrection {
   int32_t rank = 0;
   std::vector<LayerCorrection> layers = {};
   CorrectionOrigin origin = {};
+  std::optional<LearnedFrom> learned = std::nullopt;  // nothing: `kvblend calibrate` fitted it
 
   int64_t channels() const { return int64_t{2} * num_kv_heads * head_dim; }
 };

@@ -47,6 +47,10 @@ std::string EncodeLearner(const LearnerOptions& options, const LearnerState& sta
   return bytes;
 }
 
+int64_t LearnerFileBytes(const LearnerOptions& options) {
+  return static_cast<int64_t>(FileBytes(options, kLearnerVersion));
+}
+
 absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::string_view bytes) {
   const uint32_t version = VersionOf(bytes);
   const std::string preamble = LearnerPreamble(kLearnerMagic, version, options);

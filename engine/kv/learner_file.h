@@ -28,6 +28,9 @@ inline constexpr std::string_view kLearnerMagic = "kvblmomt";
 /// REQUIRES: sizes as the options say. Where nothing was seen, moments of nothing stand there.
 std::string EncodeLearner(const LearnerOptions& options, const LearnerState& state);
 
+/// How many that are.
+int64_t LearnerFileBytes(const LearnerOptions& options);
+
 /// kInvalidArgument naming what is wrong with the bytes, or of another model, anchoring, encoding or size
 /// than the options'.
 absl::StatusOr<LearnerState> DecodeLearner(const LearnerOptions& options, std::string_view bytes);

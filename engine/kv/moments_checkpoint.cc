@@ -61,6 +61,8 @@ absl::StatusOr<LearnerState> MomentsCheckpoint::Restore() const {
   return state;
 }
 
+int64_t MomentsCheckpoint::file_bytes() const { return LearnerFileBytes(options_); }
+
 absl::Status MomentsCheckpoint::Save(const LearnerState& state) const {
   return path_.empty() ? absl::OkStatus() : ReplaceFile(path_, EncodeLearner(options_, state));
 }

@@ -34,6 +34,7 @@ class MomentsCheckpoint {
   /// damaged, or of another model, chunk format or anchoring, or of other prompts. Otherwise what reading it
   /// gives.
   absl::StatusOr<LearnerState> Restore() const;
+  int64_t file_bytes() const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(const LearnerState& state) const;
 

@@ -14,8 +14,8 @@ namespace kvblend::kv {
 namespace {
 
 constexpr std::string_view kNoteMagic = "kvblnote", kPartMagic = "kvblpart";
-constexpr uint32_t kMessageVersion = 1;
-constexpr int64_t kNoteBytes = 120, kPartHeader = 88;
+constexpr uint32_t kMessageVersion = 2;
+constexpr int64_t kNoteBytes = 136, kPartHeader = 88;
 /// In max_tokens: older pairs fade above 1, except beside a chunk that alone weighs more.
 constexpr double kMostWeight = 2;
 
@@ -69,6 +69,9 @@ std::string EncodeMomentsNote(const LearnerOptions& options, const MomentsNote& 
   std::string bytes = Begin(kNoteMagic, options, note.replica, note.revision);
   for (const int64_t count : {note.fitted_chunks, note.kept_back_chunks, note.tokens}) PutValue(count, bytes);
   PutValue(note.weight, bytes);
+  PutValue(note.alive_at, bytes);
+  PutValue(static_cast<uint32_t>(note.ended), bytes);
+  PutValue(uint32_t{0}, bytes);
   Seal(bytes);
   return bytes;
 }
@@ -100,6 +103,11 @@ absl::StatusOr<MomentsNote> DecodeMomentsNote(const LearnerOptions& options, std
   }
   note.weight = TakeValue<double>(body);
   KVBLEND_RETURN_IF_ERROR(CheckWeight(options, note.weight));
+  note.alive_at = TakeValue<int64_t>(body);
+  const auto ended = TakeValue<uint32_t>(body), zero = TakeValue<uint32_t>(body);
+  if (ended > 1) return BadMessage("whether a server has ended is ", ended, "; allowed: 0, 1");
+  if (zero != 0) return BadMessage("reserved bytes of a note are ", zero, "; allowed: 0");
+  note.ended = ended == 1;
   if (note.replica == 0) return BadMessage("a note is of replica 0; allowed: any other");
   return note;
 }

@@ -13,6 +13,7 @@
 #include "engine/runtime/model_text.h"
 #include "engine/store/format/backend_memory.h"
 #include "kernels/device_choice.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
@@ -137,6 +138,10 @@ absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::LoadOn(
   KVBLEND_ASSIGN_OR_RETURN(runtime->given_correction,
                            FindCorrection(options.correction, options.model_path, runtime->key_space));
   if (const auto& given = runtime->given_correction; given.has_value()) {
+    const auto& learned = given->correction.learned;
+    if (learned.has_value() && learned->encoding != static_cast<uint32_t>(chunk_encoding)) {
+      spdlog::warn("the correction {} was learned from chunks of another chunk-format", given->version);
+    }
     KVBLEND_ASSIGN_OR_RETURN(runtime->correction,
                              kv::LoadedCorrection::Load(given->correction, given->version, backend));
   }

@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "engine/kv/atomic_file.h"
 #include "engine/kv/correction_file.h"
-#include "engine/kv/learner_file.h"
 #include "engine/kv/section_rows.h"
 #include "engine/store/format/token_hash.h"
 #include "spdlog/spdlog.h"
@@ -39,6 +38,16 @@ double PercentOf(const std::vector<double>& shares) {
   return 100 * std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
 }
 
+/// Null, and the log says so: it can't be loaded.
+std::shared_ptr<const kv::LoadedCorrection> LoadLearned(const kv::LearnedCorrection& correction,
+                                                        kernels::Backend& backend) {
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(correction));
+  auto loaded = kv::LoadedCorrection::Load(correction, version, backend);
+  if (loaded.ok()) return *std::move(loaded);
+  spdlog::warn("a learned correction is not applied: {}", std::string(loaded.status().message()));
+  return nullptr;
+}
+
 /// What a correction leaves of the deviations.
 std::vector<double> Corrected(std::vector<double> deviations, const std::vector<double>& shares) {
   for (size_t layer = 0; layer < deviations.size(); ++layer) deviations[layer] *= shares[layer];
@@ -52,7 +61,9 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
       options_(options),
       learner_options_(LearnerOptionsOf(runtime, options.max_bytes)),
       budget_(std::make_shared<blend::FreshRowBudget>(options.waiting_bytes)),
-      learner_(learner_options_) {
+      learner_(learner_options_),
+      files_(options.folder, learner_options_),
+      frozen_(options.frozen) {
   if (!learner_.full()) {
     spdlog::info(
         "correction-learning-bytes is {}: too little for this model's moments, so that a scale and an offset per "
@@ -61,24 +72,30 @@ CorrectionLearning::CorrectionLearning(ModelRuntime& runtime, const Options& opt
   }
   if (runtime_.given_correction.has_value()) SetInForce(runtime_.given_correction->correction);
   learner_.Reset(GivenVersion());
-  if (!options_.folder.empty()) Recall();
+  Recall();
   if (options_.board != nullptr) OpenSharing();
-  if (const auto& in_force = learner_.in_force(); in_force.has_value() && !learner_.CanJudge(*in_force)) {
-    spdlog::warn(
-        "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
-        "in force");
-    can_learn_ = false;
-  }
-  const bool learns = can_learn_ && !options_.frozen;
-  budget_->Open(learns);
+  LearnIfItCan();
   {
     absl::MutexLock lock(&mutex_);
-    stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
     if (const auto loaded = runtime_.correction.Get()) stats_.version = loaded->version;
     stats_.learned = !stats_.version.empty() && stats_.version != GivenVersion();
     PublishCounts();
   }
   thread_ = std::thread([this] { Run(); });
+}
+
+void CorrectionLearning::LearnIfItCan() {
+  const auto& in_force = learner_.in_force();
+  absl::MutexLock lock(&mutex_);
+  can_learn_ = !in_force.has_value() || learner_.CanJudge(*in_force);
+  if (!can_learn_) {
+    spdlog::warn(
+        "nothing is learned of stored KV: correction-learning-bytes leaves no room to judge the correction "
+        "in force");
+  }
+  const bool learns = can_learn_ && !frozen_;
+  stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
+  budget_->Open(learns);
 }
 
 CorrectionLearning::~CorrectionLearning() {
@@ -98,54 +115,21 @@ void CorrectionLearning::SetInForce(std::optional<kv::LearnedCorrection> correct
 }
 
 void CorrectionLearning::Recall() {
-  kv::RemoveUnfinished(MomentsPath());
-  kv::RemoveUnfinished(LearnedPath());
-  bool recalled = false;
-  if (const auto bytes = kv::ReadWholeFile(MomentsPath(), kv::kLearnerMagic); bytes.ok()) {
-    absl::StatusOr<kv::LearnerState> state = kv::DecodeLearner(learner_options_, *bytes);
-    recalled = state.ok();
-    if (recalled) {
-      if (state->tokens == 0) {  // saved with a fit on others' pairs alone
-        state->fitted.clear();
-        state->kept_back.clear();
-      }
-      learner_.Restore(*std::move(state));
-    } else {
-      spdlog::warn("{}: {}; learning starts anew", MomentsPath(), std::string(state.status().message()));
-    }
-  } else if (!absl::IsNotFound(bytes.status())) {
-    spdlog::warn("{}; learning starts anew", std::string(bytes.status().message()));
+  LearnedFiles::Recalled recalled = files_.Recall(GivenVersion(), runtime_.key_space);
+  if (recalled.moments.has_value()) {
+    learner_.Restore(*std::move(recalled.moments));
+    learner_.SetBase(GivenVersion());
   }
-  const bool same_beginning = (recalled ? learner_.state().base : "") == GivenVersion();
-  if (recalled && !same_beginning) learner_.SetBase(GivenVersion());
-
-  absl::StatusOr<kv::CorrectionFile> learned = kv::ReadCorrectionFile(LearnedPath());
-  if (absl::IsNotFound(learned.status())) return;
-  absl::Status usable = learned.status();
-  if (usable.ok()) usable = CheckCorrectionFits(LearnedPath(), learned->correction, runtime_.key_space);
-  if (usable.ok() && learned->correction.anchoring != learner_options_.anchoring) {
-    usable = absl::InvalidArgumentError(absl::StrCat(LearnedPath(), " is for another kind of anchoring"));
-  }
-  if (usable.ok() && learned->version == GivenVersion()) return;  // already in force
-  if (usable.ok() && !same_beginning) {
-    // If kept, the next start would take it for learned on top of the one given now.
-    spdlog::info("{}: learning began with another correction than the one given now, which is in force",
-                 LearnedPath());
-    if (const absl::Status removed = kv::RemoveFile(LearnedPath()); !removed.ok()) {
-      spdlog::warn("the next start may find it again: {}", std::string(removed.message()));
-    }
+  if (!recalled.correction.has_value()) return;
+  auto loaded = kv::LoadedCorrection::Load(recalled.correction->correction, recalled.correction->version,
+                                           *runtime_.backend);
+  if (!loaded.ok()) {
+    spdlog::warn("the correction that was learned is not applied: {}",
+                 std::string(loaded.status().message()));
     return;
   }
-  if (usable.ok()) {
-    absl::StatusOr<std::unique_ptr<kv::LoadedCorrection>> loaded =
-        kv::LoadedCorrection::Load(learned->correction, learned->version, *runtime_.backend);
-    usable = loaded.status();
-    if (usable.ok()) {
-      runtime_.correction = *std::move(loaded);
-      SetInForce(std::move(learned->correction));
-    }
-  }
-  if (!usable.ok()) spdlog::warn("{}; it is not applied", std::string(usable.message()));
+  runtime_.correction = *std::move(loaded);
+  SetInForce(std::move(recalled.correction->correction));
 }
 
 void CorrectionLearning::OpenSharing() {
@@ -153,7 +137,7 @@ void CorrectionLearning::OpenSharing() {
   if (recalled == 0) {
     learner_.SetReplica(MomentsSharing::NewReplica());
     // Saves the name before it is used: under another one after a restart, the moments would count twice.
-    if (!options_.folder.empty() && learner_.state().tokens > 0) Save();
+    if (learner_.state().tokens > 0) Save();
   }
   sharing_ = std::make_unique<MomentsSharing>(*options_.board, learner_options_, learner_.state().replica,
                                               /*left_before=*/recalled != 0,
@@ -170,7 +154,7 @@ void CorrectionLearning::Share() {
   if (!learns || learner_.state().tokens == 0) {
     sharing_->Withdraw();  // also removes what a reset could not
   } else {
-    sharing_->Publish(learner_.state(), /*all=*/false, keep_going);
+    sharing_->Publish(learner_.state(), /*ends=*/false, keep_going);
   }
   if (learns) {
     sharing_->Look();
@@ -187,7 +171,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
   Chunk chunk{std::move(fresh), kept_back};
   {
     absl::MutexLock lock(&mutex_);
-    if (stats_.learning != LearningState::kOn) return;
+    if (!Wants(*chunk.fresh)) return;
     if (held_bytes_ + entry.size_bytes() <= options_.waiting_bytes) {
       held_bytes_ += entry.size_bytes();
       chunk.entry = std::move(entry);
@@ -199,7 +183,7 @@ void CorrectionLearning::Add(std::shared_ptr<const blend::FreshRows> fresh, stor
   chunk.stored = StoredRows(entry, chunk.fresh->rows);
   if (chunk.stored.empty()) return;
   absl::MutexLock lock(&mutex_);
-  if (stats_.learning == LearningState::kOn) queue_.push_back(std::move(chunk));
+  if (Wants(*chunk.fresh)) queue_.push_back(std::move(chunk));
 }
 
 std::vector<float> CorrectionLearning::StoredRows(const store::ChunkHandle& entry,
@@ -223,10 +207,12 @@ bool CorrectionLearning::HasWork() const {
 void CorrectionLearning::Run() {
   // Serving comes first. On Linux this sets the priority of the calling thread alone.
   setpriority(PRIO_PROCESS, 0, 19);
-  const std::vector<double> before = learner_.Deviations(), shares = learner_.Judge([this] {
+  const std::vector<double> before = learner_.Deviations();
+  std::vector<double> shares = learner_.Judge([this] {
     absl::MutexLock lock(&mutex_);
     return !stopping_;
   });
+  DropHarm(shares);
   mutex_.Lock();
   stats_.deviation_before = before;
   stats_.deviation_after = Corrected(before, shares);
@@ -264,7 +250,7 @@ void CorrectionLearning::Run() {
   if (dirty) Save();
   // The moments are of use to others when this process is gone, or to itself later where it has no disk.
   const absl::Time end = SteadyNow() + kLastTurn;
-  if (tell) sharing_->Publish(learner_.state(), /*all=*/true, [end] { return SteadyNow() < end; });
+  if (tell) sharing_->Publish(learner_.state(), /*ends=*/true, [end] { return SteadyNow() < end; });
 }
 
 void CorrectionLearning::Learn(Chunk& chunk) {
@@ -279,12 +265,44 @@ void CorrectionLearning::Learn(Chunk& chunk) {
                 .fresh = chunk.fresh->values()});
   {
     absl::MutexLock lock(&mutex_);
-    dirty_ = !options_.folder.empty();
+    dirty_ = files_.kept();
     PublishCounts();
   }
   if (!Due()) return;
   if (sharing_ != nullptr) sharing_->Look();
   Fit();
+}
+
+void CorrectionLearning::DropHarm(std::vector<double>& shares) {
+  const auto harms = [](double share) { return share > 1; };
+  const auto harmful = std::count_if(shares.begin(), shares.end(), harms);
+  if (harmful == 0) return;
+  const double worst = 100 * *std::max_element(shares.begin(), shares.end());
+  const std::string found = absl::StrFormat(
+      "in %d of %d layers the correction in force makes the deviation of chunks kept back larger (up to %.1f%% of it)",
+      harmful, shares.size(), worst);
+  if (!GoesOn()) {
+    spdlog::warn("{}; it stays in force, since nothing is learned now", found);
+    return;
+  }
+  kv::LearnedCorrection correction = *learner_.in_force();
+  for (size_t layer = 0; layer < shares.size(); ++layer) {
+    if (harms(shares[layer])) correction.layers[layer] = {};
+  }
+  correction.learned = kv::LearnedFrom{.encoding = learner_options_.encoding, .base = learner_.state().base};
+  const auto loaded = LoadLearned(correction, *runtime_.backend);
+  if (loaded == nullptr) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!MayFit()) return;
+    stats_.version = loaded->version;
+    stats_.learned = true;
+    runtime_.correction = loaded;
+  }
+  std::replace_if(shares.begin(), shares.end(), harms, 1.0);
+  spdlog::warn("{}; these layers are not corrected any more: version {} is in force", found, loaded->version);
+  files_.SaveCorrection(correction);
+  SetInForce(std::move(correction));
 }
 
 bool CorrectionLearning::GoesOn() const {
@@ -312,13 +330,7 @@ void CorrectionLearning::Fit() {
   }
   std::shared_ptr<const kv::LoadedCorrection> loaded;
   if (verdict->better) {
-    const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(verdict->correction));
-    auto loading = kv::LoadedCorrection::Load(verdict->correction, version, *runtime_.backend);
-    if (loading.ok()) {
-      loaded = *std::move(loading);
-    } else {
-      spdlog::warn("a learned correction is not applied: {}", std::string(loading.status().message()));
-    }
+    loaded = LoadLearned(verdict->correction, *runtime_.backend);
   }
   {
     absl::MutexLock lock(&mutex_);
@@ -342,15 +354,9 @@ void CorrectionLearning::Fit() {
       verdict->kept_back_chunks, PercentOf(verdict->before), verdict->fitted_chunks,
       PercentOf(verdict->after),
       loaded != nullptr ? absl::StrCat(": version ", loaded->version, " is in force") : "");
-  // The moments first, with the correction that learning began with: if the process dies here, the next start
-  // does not take the fit for one that began with another.
-  if (!options_.folder.empty()) Save();
+  Save();
   if (loaded == nullptr) return;
-  if (!options_.folder.empty()) {
-    if (const absl::Status s = kv::WriteCorrectionFile(LearnedPath(), verdict->correction); !s.ok()) {
-      spdlog::warn("a learned correction will not outlive this process: {}", std::string(s.message()));
-    }
-  }
+  files_.SaveCorrection(verdict->correction);
   SetInForce(std::move(verdict->correction));
 }
 
@@ -369,17 +375,11 @@ void CorrectionLearning::Forget() {
   learner_.Reset(GivenVersion());
   if (sharing_ != nullptr) {
     sharing_->Withdraw();
-    sharing_->ForgetFits();
+    sharing_->Forget();
   }
   SetInForce(loaded != nullptr ? std::optional(given->correction) : std::nullopt);
-  if (!options_.folder.empty()) {
-    for (const std::string& path : {LearnedPath(), MomentsPath()}) {
-      if (const absl::Status s = kv::RemoveFile(path); !s.ok()) {
-        spdlog::warn("what was learned is forgotten, but the next start finds it again: {}",
-                     std::string(s.message()));
-      }
-    }
-  }
+  files_.Remove();
+  LearnIfItCan();
   absl::MutexLock lock(&mutex_);
   runtime_.correction = loaded;
   stats_.version = loaded != nullptr ? loaded->version : "";
@@ -390,11 +390,7 @@ void CorrectionLearning::Forget() {
 }
 
 void CorrectionLearning::Save() {
-  if (const absl::Status s =
-          kv::ReplaceFile(MomentsPath(), kv::EncodeLearner(learner_options_, learner_.state()));
-      !s.ok()) {
-    spdlog::warn("what was learned of stored KV will not outlive this process: {}", std::string(s.message()));
-  }
+  files_.SaveMoments(learner_.state());
   absl::MutexLock lock(&mutex_);
   dirty_ = false;  // after an error too: the next chunk tries again
 }
@@ -412,7 +408,8 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
     absl::MutexLock lock(&mutex_);
     if (action == CorrectionAction::kLearn && !can_learn_) {
       return absl::FailedPreconditionError(
-          "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned");
+          "correction-learning-bytes leaves no room to judge the correction in force: nothing can be learned "
+          "before a reset");
     }
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {
       dropped.swap(queue_);
@@ -420,9 +417,12 @@ absl::StatusOr<CorrectionStats> CorrectionLearning::Update(CorrectionAction acti
     }
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kLearn) {
       const bool learns = action == CorrectionAction::kLearn;
+      frozen_ = !learns;
       stats_.learning = learns ? LearningState::kOn : LearningState::kFrozen;
       budget_->Open(learns);
     }
+    // After Open: what is taken from here on is of the new one.
+    if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) budget_->EndGeneration();
     reset_asked_ = reset_asked_ || action == CorrectionAction::kReset;
     turn_asked_ = turn_asked_ || (sharing_ != nullptr && action == CorrectionAction::kFreeze);
     if (action == CorrectionAction::kFreeze || action == CorrectionAction::kReset) {

@@ -4,10 +4,8 @@
 // on a thread of low priority does everything: pairs into moments, fits, judging, loading, files. A fit that
 // wins comes into force between two prompts.
 //
-// Files, where there is a folder: learned.kvcorrection (engine/kv/correction_file.h), the correction in force
-// if it was learned, and learned.kvmoments (engine/kv/learner_file.h), what it was learned from. Each is
-// replaced as a whole after a fit and at the end. What is damaged or of another model is named in the log and
-// not used.
+// Where there is a folder, files keep the correction in force if it was learned, and what it was learned from
+// (engine/serve/learned_files.h). They are replaced after a fit and at the end.
 //
 // Where replicas share chunks they share what they learn from as well
 // (engine/serve/sharing/moments_sharing.h): the same thread takes a turn at that now and then, and before a
@@ -34,6 +32,7 @@
 #include "engine/blend/fresh_rows.h"
 #include "engine/kv/correction_learner.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/learned_files.h"
 #include "engine/serve/sharing/moments_sharing.h"
 #include "engine/store/chunk_handle.h"
 #include "engine/store/replica_board.h"
@@ -92,6 +91,9 @@ class CorrectionLearning {
   void Recall();
   void Run();
   void Learn(Chunk& chunk);
+  /// Of the correction in force, which leaves `shares` of each layer's deviation: takes away the layers that
+  /// do harm, so that nothing of these is left.
+  void DropHarm(std::vector<double>& shares);
   bool Due() const;
   bool GoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool FitGoesOn() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,11 +105,11 @@ class CorrectionLearning {
   void Forget();
   void Save();
   void SetInForce(std::optional<kv::LearnedCorrection> correction);
+  /// What is in force is new: whether it can be judged decides whether anything is learned.
+  void LearnIfItCan() ABSL_LOCKS_EXCLUDED(mutex_);
   /// What the store has of the rows, laid out as FreshRows::values. Empty: it has lost them.
   std::vector<float> StoredRows(const store::ChunkHandle& entry, const std::vector<int32_t>& rows) const;
 
-  std::string MomentsPath() const { return options_.folder + "/learned.kvmoments"; }
-  std::string LearnedPath() const { return options_.folder + "/learned.kvcorrection"; }
   std::string GivenVersion() const;
   bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !busy_ && !reset_asked_ && !turn_asked_; }
@@ -116,20 +118,28 @@ class CorrectionLearning {
   bool MayFit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !stopping_ && !reset_asked_ && stats_.learning == LearningState::kOn;
   }
+  /// What prompts have kept before a reset or freeze comes too late, whatever was computed since.
+  bool Wants(const blend::FreshRows& fresh) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stats_.learning == LearningState::kOn && fresh.generation == budget_->generation();
+  }
   void PublishCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   ModelRuntime& runtime_;
   const Options options_;
   const kv::LearnerOptions learner_options_;
-  const std::shared_ptr<blend::FreshRowBudget> budget_;
+  const std::shared_ptr<blend::FreshRowBudget>
+      budget_;                               // a generation of it ends with every reset and freeze
   kv::CorrectionLearner learner_;            // the thread's
+  LearnedFiles files_;                       // the thread's
   std::unique_ptr<MomentsSharing> sharing_;  // the thread's, but for its figures; null: it learns alone
-  bool can_learn_ = true;                    // set before the thread starts
 
   mutable absl::Mutex mutex_;
   std::deque<Chunk> queue_ ABSL_GUARDED_BY(mutex_);
   int64_t held_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of all chunks that wait or are being learned from
   CorrectionStats stats_ ABSL_GUARDED_BY(mutex_);
+  bool frozen_ ABSL_GUARDED_BY(mutex_);  // that is what it was told
+  bool can_learn_ ABSL_GUARDED_BY(mutex_) =
+      true;  // it can judge what is in force, now or after the last reset
   bool busy_ ABSL_GUARDED_BY(mutex_) = false;
   bool learns_a_chunk_ ABSL_GUARDED_BY(mutex_) = false;  // that is what it is busy with
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;           // the files lack something

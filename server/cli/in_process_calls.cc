@@ -37,8 +37,11 @@ class InProcessCalls : private OwnedEngine, public EngineCalls {
 absl::StatusOr<std::shared_ptr<Calls>> MakeInProcessCalls(const EngineOptions& options,
                                                           const Cancellation& cancellation,
                                                           const Engine::LoadObserver& on_load) {
-  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(options, on_load));
-  return std::make_shared<InProcessCalls>(std::move(engine), options, cancellation);
+  // It would leave other servers moments of a server that is gone when they read them.
+  EngineOptions alone = options;
+  alone.share_correction = false;
+  KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::Create(alone, on_load));
+  return std::make_shared<InProcessCalls>(std::move(engine), alone, cancellation);
 }
 
 }  // namespace kvblend::server::cli

@@ -1,5 +1,7 @@
 """A correction is learned by the command line, found by the server, and refused when it is not whole or not the model's."""
 import json
+import resource
+import signal
 import subprocess
 
 import pytest
@@ -62,6 +64,47 @@ def test_documents_will_do(tmp_path):
     assert run("kvblend", "info", "--model", MODEL, "--correction", path).returncode == 0
 
 
+    # What cannot be read is named, and left out.
+    (corpus / "empty.md").write_text("")
+    (corpus / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    again = run("kvblend", *arguments, "--n", "6", "--passages", "3", "--json")
+    assert again.returncode == 0 and json.loads(again.stdout)["version"] == learned["version"]
+    for name in ("empty.md: is empty", "binary.txt: is binary"):
+        assert str(corpus / name.split(":")[0]) + name[name.index(":"):] in again.stderr
+    for file in corpus.glob("[0-9]*.txt"):
+        file.unlink()
+    nothing = run("kvblend", *arguments)
+    assert nothing.returncode != 0 and "there is no document that can be used" in nothing.stderr
+
+
+def test_questions_that_are_too_long_are_left_out_and_wrong_ones_named(tmp_path):
+    data = tmp_path / "data.json"
+    questions = json.loads(SAMPLE.read_text())[:5]
+    questions[2]["ctxs"][1]["text"] *= 100
+    arguments = ["calibrate", "--model", MODEL, "--data", data, "--passages", "3", "--attention-passes", "0",
+                 "--max-context-tokens", "2048"]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "with", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["left_out_prompts"] == 1 and report["fitted_prompts"] + report["held_out_prompts"] == 4
+    assert f"1 of 5 prompts are too long and left out, first {data}, question 2: " in done.stderr
+    del questions[2]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "without", "--json")
+    assert json.loads(done.stdout)["kl_after"] == report["kl_after"]
+
+    for question in questions[:3]:
+        question["ctxs"][0]["text"] *= 100
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "out")
+    assert done.returncode != 0 and f"3 of 4 prompts are too long and left out, first {data}, question 0: " in done.stderr
+    questions[1]["ctxs"] = questions[1]["ctxs"][:1]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", *arguments, "--output", tmp_path / "out")
+    assert done.returncode != 0 and f"{data}, question 1 has 1 chunks; allowed: at least 2" in done.stderr
+
+
 def test_a_calibration_that_is_killed_goes_on(tmp_path):
     whole, resumed, moments = tmp_path / "whole", tmp_path / "resumed", tmp_path / "moments"
     arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--held-out", "0.2",
@@ -91,14 +134,66 @@ def test_a_calibration_that_is_killed_goes_on(tmp_path):
     assert str(moments) in refusal.stderr and "of other prompts" in refusal.stderr
 
 
+def test_a_better_correction_is_not_replaced_unless_asked(tmp_path):
+    path = tmp_path / "model.kvcorrection"
+    calibrate = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--n", "6", "--attention-passes", "0", "--output", path,
+                 "--json"]
+    done = run("kvblend", *calibrate, "--passages", "3")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["kl_there"] is None
+    better = path.read_bytes()
+    worse = [*calibrate, "--passages", "3", "--rank", "0", "--ridge", "100"]
+    done = run("kvblend", *worse)
+    report = json.loads(done.stdout)
+    assert report["kl_there"] < report["kl_after"] < report["kl_before"] and not report["version"]
+    assert done.returncode != 0 and "leaves less divergence" in done.stderr and "--force" in done.stderr
+    assert path.read_bytes() == better
+    assert run("kvblend", *worse, "--force").returncode == 0
+    assert path.read_bytes() != better
+
+
+def test_too_little_to_learn_from_is_refused(tmp_path):
+    data, output = tmp_path / "data.json", tmp_path / "out"
+    questions = json.loads(SAMPLE.read_text())[:3]
+    for question in questions:
+        question["ctxs"] = [question["ctxs"][0], {"title": "", "text": "A few."}]
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", data, "--output", output)
+    assert done.returncode != 0
+    assert "tokens behind other chunks; allowed: at least 384, one for each channel" in done.stderr
+    questions[1]["ctxs"][1]["text"] = " \n"
+    data.write_text(json.dumps(questions))
+    done = run("kvblend", "calibrate", "--model", MODEL, "--data", data, "--output", output)
+    assert done.returncode != 0 and f"{data}, question 1: chunk 1 is empty; allowed: some text" in done.stderr
+    assert not output.exists()
+
+
+def test_a_save_that_fails_does_not_end_the_work(tmp_path):
+    whole, output, moments = tmp_path / "whole", tmp_path / "output", tmp_path / "moments"
+    arguments = ["calibrate", "--model", MODEL, "--data", SAMPLE, "--passages", "2", "--n", "6", "--attention-passes", "0"]
+    assert run("kvblend", *arguments, "--output", whole).returncode == 0
+
+    def with_small_files():  # as a full disk: the correction still has room
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, 16 << 20))
+
+    done = subprocess.run([BIN_DIR / "kvblend", *arguments, "--output", output, "--resume", moments], env=ENVIRONMENT,
+                          capture_output=True, text=True, preexec_fn=with_small_files, check=False)
+    assert done.stderr.count("what was computed so far is not saved") == 1  # after the fourth prompt
+    assert "written" in done.stdout and output.read_bytes() == whole.read_bytes()
+    assert done.returncode != 0 and str(moments) in done.stderr.splitlines()[-1]  # the last save is what it was asked for
+    assert not moments.exists()
+
+
 def test_what_cannot_be_written_is_known_before_the_work(tmp_path):
     notes, moments = tmp_path / "notes.txt", tmp_path / "moments"
     notes.write_text("not to be lost")
     for output, resume, message in ((tmp_path / "no/out", moments, "no/out.part"),
                                     (notes, moments, "notes.txt is something else than a learned correction"),
                                     (tmp_path / "out", tmp_path / "no/moments", "no/moments.part"),
-                                    (moments, moments, "have one name"),
-                                    (moments.with_name("moments.attention"), moments, "have one name")):
+                                    (moments, moments, "are one file"),
+                                    (moments, f"{tmp_path}/./moments", "are one file"),
+                                    (moments.with_name("moments.attention"), moments, "are one file")):
         done = run("kvblend", "calibrate", "--model", MODEL, "--data", SAMPLE, "--output", output, "--resume", resume)
         assert done.returncode != 0
         assert message in done.stderr and "Calibrate 0/" not in done.stderr

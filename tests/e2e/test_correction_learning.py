@@ -180,6 +180,22 @@ def test_two_servers_on_one_redis_learn_together(v1, start, tmp_path):
         redis.stop()
 
 
+def test_a_command_that_loads_the_model_leaves_no_moments_in_redis(tmp_path):
+    redis = RedisCluster(tmp_path)
+    try:
+        password = tmp_path / "password"
+        password.write_text("a password\n")
+        chunks = [argument for passage in passages(0) for argument in ("--chunk", passage)]
+        done = run("kvblend", "generate", "--model", MODEL, *FLAGS, "--correction", "auto", "--chunk-redis", redis.addresses,
+                   "--chunk-redis-password-file", password, "--chunk-redis-budget", "10", "--system", "You answer questions.",
+                   "--question", "Who?", "--max-tokens", "1", *chunks)
+        assert done.returncode == 0, done.stderr
+        keys = redis.keys()
+        assert keys and not [key for key in keys if key.startswith("kvb1:moments:")]
+    finally:
+        redis.stop()
+
+
 def test_switched_off_nothing_is_learned(v1, start_server):
     server = start_server(*FLAGS)  # the tests' environment says --correction none
     assert show(server).learning == v1.LEARNING_STATE_OFF

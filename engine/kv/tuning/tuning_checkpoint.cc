@@ -62,6 +62,10 @@ absl::StatusOr<int64_t> TuningCheckpoint::Restore(LayerTuners& tuners) const {
                                                  "; remove it, or give another file to resume from"));
 }
 
+int64_t TuningCheckpoint::FileBytes(const LayerTuners& tuners) const {
+  return static_cast<int64_t>(EncodeTuning(options_, identity_, 0, tuners).size());
+}
+
 absl::Status TuningCheckpoint::Save(int64_t steps, const LayerTuners& tuners) const {
   if (path_.empty()) return absl::OkStatus();
   return ReplaceFile(path_, EncodeTuning(options_, identity_, steps, tuners));

@@ -42,6 +42,8 @@ class TuningCheckpoint {
   /// Reads the file into `tuners` as DecodeTuning does, whose errors then name the file. Returns the steps
   /// done; 0 if there is no file. Other errors are those of reading it.
   absl::StatusOr<int64_t> Restore(LayerTuners& tuners) const;
+  /// How many the file of such tuners has.
+  int64_t FileBytes(const LayerTuners& tuners) const;
   /// Replaces the file as a whole. The system's error, naming the file.
   absl::Status Save(int64_t steps, const LayerTuners& tuners) const;
 

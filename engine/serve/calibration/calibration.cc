@@ -6,14 +6,16 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/api/option_table.h"
-#include "engine/kv/atomic_file.h"
+#include "engine/api/prompt_too_long.h"
 #include "engine/kv/correction_file.h"
 #include "engine/kv/correction_fit.h"
 #include "engine/kv/moments_checkpoint.h"
@@ -22,9 +24,11 @@
 #include "engine/prompt/corpus_prompts.h"
 #include "engine/prompt/prompt_layout.h"
 #include "engine/runtime/model_runtime.h"
+#include "engine/serve/calibration/calibration_files.h"
 #include "engine/serve/calibration/correction_tuning.h"
 #include "engine/serve/calibration/judged_answers.h"
 #include "engine/serve/calibration/placed_prompt.h"
+#include "spdlog/spdlog.h"
 
 namespace kvblend {
 namespace {
@@ -34,7 +38,6 @@ namespace {
 constexpr double kKeyStrengths[] = {1, 0.85, 0.7, 0.55};
 // Each thread holds a gradient of all K and V of a layer.
 constexpr int32_t kMaxTuningThreads = 8;
-constexpr int64_t kSavedEvery = 4;  // prompts: at most so many are lost when the process is killed
 
 absl::Status Check(const CalibrationOptions& options) {
   if (options.rank < 0 || options.rank > kernels::kMaxKvCorrectionRank) {
@@ -60,34 +63,57 @@ absl::Status Check(const CalibrationOptions& options) {
   return absl::OkStatus();
 }
 
-std::string AttentionCheckpoint(const CalibrationOptions& options) {
-  return options.resume.empty() ? "" : options.resume + ".attention";
+std::string NameOf(const CalibrationOptions& options, size_t prompt) {
+  return prompt < options.names.size() ? options.names[prompt] : absl::StrCat("prompt ", prompt);
 }
 
-/// Files that can't be written must be known before hours of work, not after them.
-absl::Status CheckFiles(const std::string& output, const CalibrationOptions& options) {
-  for (const std::string& kept : {options.resume, AttentionCheckpoint(options)}) {
-    if (kept.empty()) continue;
-    if (kept == output) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the correction and what it is resumed from have one name, ", output, "; allowed: two"));
-    }
-    KVBLEND_RETURN_IF_ERROR(kv::CheckReplaceable(kept));
-  }
-  return kv::CheckCorrectionWritable(output);
-}
-
-absl::Status CheckPrompts(const std::vector<Prompt>& prompts) {
+absl::Status CheckPrompts(const CalibrationOptions& options) {
+  const std::vector<Prompt>& prompts = options.prompts;
   if (prompts.size() < 2) {
     return absl::InvalidArgumentError(
         absl::StrCat("there are ", prompts.size(), " prompts; allowed: at least 2, one is kept back"));
   }
   for (size_t i = 0; i < prompts.size(); ++i) {
-    if (prompts[i].chunks.size() >= 2) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("prompt ", i, " has ", prompts[i].chunks.size(), " chunks; allowed: at least 2"));
+    const std::vector<std::string>& chunks = prompts[i].chunks;
+    if (chunks.size() < 2) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(NameOf(options, i), " has ", chunks.size(), " chunks; allowed: at least 2"));
+    }
+    const auto blank = std::find_if(chunks.begin(), chunks.end(), [](const std::string& chunk) {
+      return absl::StripAsciiWhitespace(chunk).empty();
+    });
+    if (blank == chunks.end()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(NameOf(options, i), ": chunk ", blank - chunks.begin(),
+                                                   " is empty; allowed: some text"));
   }
   return absl::OkStatus();
+}
+
+/// Fewer pairs than a map has channels say less than it takes, and an answer or two that are kept back do not
+/// tell chance from gain.
+absl::Status CheckPairs(absl::Span<const prompt::PromptLayout> fitted, const store::KvFormat& format,
+                        Anchoring anchoring) {
+  int64_t pairs = 0;
+  for (const prompt::PromptLayout& layout : fitted) {
+    for (const prompt::Span& span : layout.spans) {
+      const bool corrected = span.chunk_index > 0 || anchoring == Anchoring::kIsolated;
+      if (span.kind == prompt::SpanKind::kChunk && corrected) pairs += span.size();
+    }
+  }
+  const int64_t least = int64_t{2} * format.num_kv_heads * format.head_dim;
+  if (pairs >= least) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the prompts to fit have ", pairs,
+                                                 " tokens behind other chunks; allowed: at least ", least,
+                                                 ", one for each channel of this model's K and V"));
+}
+
+/// The correction that a new one would replace, if it is of the same use.
+std::optional<kv::LearnedCorrection> CorrectionThere(const std::string& path, const ModelRuntime& runtime,
+                                                     Anchoring anchoring) {
+  absl::StatusOr<kv::CorrectionFile> file = kv::ReadCorrectionFile(path);
+  if (!file.ok() || file->correction.anchoring != anchoring) return std::nullopt;
+  if (!CheckCorrectionFits(path, file->correction, runtime.key_space).ok()) return std::nullopt;
+  return std::move(file->correction);
 }
 
 using Moments = std::vector<kv::PairMoments>;  // one per layer
@@ -171,17 +197,34 @@ class Calibration {
         answers_(runtime, runner_, options.anchoring) {}
 
   absl::Status LayOutPrompts() {
-    for (const Prompt& prompt : options_.prompts) {
-      KVBLEND_ASSIGN_OR_RETURN(layouts_.emplace_back(),
-                               prompt::BuildPromptLayout(
-                                   prompt, *runtime_.tokenizer, *runtime_.chat_template,
-                                   {.max_prompt_tokens = runtime_.max_context_tokens - JudgedAnswers::kTokens,
-                                    .max_chunks = 1 << 16}));
+    const int32_t most = runtime_.max_context_tokens - JudgedAnswers::kTokens;
+    std::string first_left_out;
+    for (size_t i = 0; i < options_.prompts.size(); ++i) {
+      absl::StatusOr<prompt::PromptLayout> layout = prompt::BuildPromptLayout(
+          options_.prompts[i], *runtime_.tokenizer, *runtime_.chat_template, {.max_chunks = 1 << 16});
+      const auto said = [&](const absl::Status& status) {
+        return absl::StrCat(NameOf(options_, i), ": ", status.message());
+      };
+      if (!layout.ok()) return absl::Status(layout.status().code(), said(layout.status()));
+      const auto tokens = static_cast<int64_t>(layout->token_ids.size());
+      if (tokens <= most) {
+        layouts_.push_back(*std::move(layout));
+      } else if (left_out_++ == 0) {
+        first_left_out = said(PromptTooLongError(tokens, most));
+      }
+    }
+    if (left_out_ > 0) {
+      const std::string left_out = absl::StrCat(left_out_, " of ", options_.prompts.size(),
+                                                " prompts are too long and left out, first ", first_left_out);
+      if (layouts_.size() < 2) return absl::InvalidArgumentError(left_out);
+      spdlog::warn("{}", left_out);
     }
     const auto count = static_cast<int64_t>(layouts_.size());
     const int64_t held_out =
         std::clamp<int64_t>(std::llround(options_.held_out * static_cast<double>(count)), 1, count - 1);
     fitted_ = count - held_out;
+    KVBLEND_RETURN_IF_ERROR(CheckPairs(absl::MakeConstSpan(layouts_).subspan(0, fitted_),
+                                       runtime_.key_space.format, options_.anchoring));
     passes_ = options_.attention_passes;
     if (passes_ < 0) passes_ = fitted_ >= kPromptsForAttention ? kAttentionPasses : 0;
     steps_ = count + fitted_ * passes_ + held_out;
@@ -194,19 +237,20 @@ class Calibration {
     const kv::MomentsCheckpoint checkpoint(options_.resume, LearnerOptionsOf(runtime_, options_.anchoring),
                                            CheckpointPromptsOf(layouts_, fitted_));
     KVBLEND_ASSIGN_OR_RETURN(kv::LearnerState learned, checkpoint.Restore());
-    int64_t saved = learned.fitted_chunks + learned.kept_back_chunks;
-    for (int64_t i = saved; i < count; ++i) {
+    if (!options_.resume.empty()) {
+      KVBLEND_RETURN_IF_ERROR(CheckRoomToReplace(options_.resume, checkpoint.file_bytes()));
+    }
+    const int64_t done = learned.fitted_chunks + learned.kept_back_chunks;
+    const auto save = [&](int64_t /*prompts*/) { return checkpoint.Save(learned); };
+    PeriodicSaves saves(done, save);
+    for (int64_t i = done; i < count; ++i) {
       const bool fits = i < fitted_;
-      const absl::Status going = progress_(i, steps_, fits ? "pairs to fit" : "pairs to judge by");
-      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
-        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
-        saved = i;
-      }
-      KVBLEND_RETURN_IF_ERROR(going);
+      KVBLEND_RETURN_IF_ERROR(
+          saves.Step(i, progress_(i, steps_, fits ? "pairs to fit" : "pairs to judge by")));
       KVBLEND_RETURN_IF_ERROR(AddPairs(layouts_[i], placed_, fits ? learned.fitted : learned.kept_back));
       ++(fits ? learned.fitted_chunks : learned.kept_back_chunks);
     }
-    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(learned));
+    saved_.Update(saves.End(count));
     return learned;
   }
 
@@ -237,17 +281,18 @@ class Calibration {
         absl::StrCat(CheckpointPromptsOf(layouts_, fitted_).identity, ", rank ", fit.rank, ", ridge ",
                      options_.ridge, ", least gain ", kv::FitOptions().least_gain, ", passes ", passes_,
                      ", behind the output projection"));
-    KVBLEND_ASSIGN_OR_RETURN(int64_t saved, checkpoint.Restore(tuning.tuners()));
+    KVBLEND_ASSIGN_OR_RETURN(const int64_t done, checkpoint.Restore(tuning.tuners()));
+    if (!options_.resume.empty()) {
+      KVBLEND_RETURN_IF_ERROR(
+          CheckRoomToReplace(AttentionCheckpoint(options_), checkpoint.FileBytes(tuning.tuners())));
+    }
+    const auto save = [&](int64_t steps) { return checkpoint.Save(steps, tuning.tuners()); };
+    PeriodicSaves saves(done, save);
     std::vector<std::vector<int32_t>> answers(fitted_);
     const int64_t count = fitted_ * passes_;
-    for (int64_t i = saved; i < count; ++i) {
-      const absl::Status going =
-          progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads");
-      if (i - saved >= (going.ok() ? kSavedEvery : 1)) {
-        KVBLEND_RETURN_IF_ERROR(checkpoint.Save(i, tuning.tuners()));
-        saved = i;
-      }
-      KVBLEND_RETURN_IF_ERROR(going);
+    for (int64_t i = done; i < count; ++i) {
+      KVBLEND_RETURN_IF_ERROR(saves.Step(
+          i, progress_(static_cast<int64_t>(layouts_.size()) + i, steps_, "what attention reads")));
       const int64_t prompt = PromptOfStep(i, fitted_);
       if (answers[prompt].empty()) {
         KVBLEND_ASSIGN_OR_RETURN(answers[prompt], answers_.Answer(layouts_[prompt]));
@@ -255,7 +300,7 @@ class Calibration {
       KVBLEND_RETURN_IF_ERROR(
           tuning.Step({layouts_[prompt], answers[prompt]}, placed_, StepRate(i, count)).status());
     }
-    if (saved < count) KVBLEND_RETURN_IF_ERROR(checkpoint.Save(count, tuning.tuners()));
+    saved_.Update(saves.End(count));
     return tuning.Mean();
   }
 
@@ -277,6 +322,9 @@ class Calibration {
     return kl;
   }
 
+  /// Not OK: in the end something of what a later run goes on from could not be saved.
+  const absl::Status& saved() const { return saved_; }
+  int32_t left_out_prompts() const { return left_out_; }
   int64_t attention_passes() const { return passes_; }
   int64_t fitted_prompts() const { return fitted_; }
   int64_t held_out_prompts() const { return static_cast<int64_t>(layouts_.size()) - fitted_; }
@@ -291,6 +339,8 @@ class Calibration {
   // First the fitted prompts, then those that are kept back.
   std::vector<prompt::PromptLayout> layouts_;
   int64_t fitted_ = 0, passes_ = 0, steps_ = 0;
+  int32_t left_out_ = 0;
+  absl::Status saved_;
 };
 
 }  // namespace
@@ -299,9 +349,9 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                                             CalibrationProgress progress) {
   KVBLEND_RETURN_IF_ERROR(CheckEngineOptions(engine));
   KVBLEND_RETURN_IF_ERROR(Check(given));
-  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given.prompts));
+  if (given.corpus.documents.empty()) KVBLEND_RETURN_IF_ERROR(CheckPrompts(given));
   const std::string output = given.path.empty() ? CorrectionPath(engine.model_path) : given.path;
-  KVBLEND_RETURN_IF_ERROR(CheckFiles(output, given));
+  KVBLEND_RETURN_IF_ERROR(CheckCalibrationFiles(output, given));
   EngineOptions uncorrected = engine;
   uncorrected.correction = "none";
   KVBLEND_ASSIGN_OR_RETURN(const std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(uncorrected));
@@ -311,7 +361,7 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
   if (options.prompts.empty() && !options.corpus.documents.empty()) {
     KVBLEND_ASSIGN_OR_RETURN(options.prompts, prompt::PromptsOfCorpus(options.corpus, *runtime->tokenizer));
   }
-  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options.prompts));
+  KVBLEND_RETURN_IF_ERROR(CheckPrompts(options));
 
   Calibration calibration(*runtime, *chunk_store, options, progress);
   KVBLEND_RETURN_IF_ERROR(calibration.LayOutPrompts());
@@ -332,27 +382,36 @@ absl::StatusOr<CalibrationReport> Calibrate(const EngineOptions& engine, const C
                              calibration.Tune(fit, learned.fitted, std::min(threads, kMaxTuningThreads)));
     for (const double strength : kKeyStrengths) add(tuned, strength);
   }
+  const size_t fits = candidates.size();
+  if (std::optional<kv::LearnedCorrection> there = CorrectionThere(output, *runtime, options.anchoring)) {
+    candidates.push_back(*std::move(there));
+  }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<double> kl, calibration.Judge(candidates));
 
-  const size_t best = std::min_element(kl.begin() + 1, kl.end()) - (kl.begin() + 1);
+  const auto first = kl.begin() + 1;
+  const size_t best = std::min_element(first, first + static_cast<ptrdiff_t>(fits)) - first;
   kv::LearnedCorrection& correction = candidates[best];
   CalibrationReport report{.fitted_prompts = static_cast<int32_t>(calibration.fitted_prompts()),
                            .held_out_prompts = static_cast<int32_t>(calibration.held_out_prompts()),
+                           .left_out_prompts = calibration.left_out_prompts(),
                            .fitted_tokens = learned.fitted.front().count(),
                            .kl_before = kl.front(),
                            .kl_after = kl[1 + best],
+                           .kl_there = candidates.size() > fits ? std::optional(kl.back()) : std::nullopt,
                            .key_strength = strengths[best],
                            .by_attention = best >= std::size(kKeyStrengths),
                            .ranks = {},
                            .residual = {},
                            .path = output,
-                           .version = {}};
+                           .version = {},
+                           .saved = calibration.saved()};
   for (size_t layer = 0; layer < correction.layers.size(); ++layer) {
     if (layer > 0) report.ranks.push_back(kv::UsedRank(correction.layers[layer], correction.rank));
     report.residual.push_back(
         kv::ResidualShare(learned.kept_back[layer], correction.layers[layer], correction.rank));
   }
   if (!(report.kl_after < report.kl_before)) return report;
+  if (!options.force && report.kl_there.value_or(report.kl_after) < report.kl_after) return report;
   correction.origin = {.data = options.origin,
                        .tokens = report.fitted_tokens,
                        .kl_before = report.kl_before,

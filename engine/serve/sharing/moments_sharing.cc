@@ -58,11 +58,11 @@ void MomentsSharing::EndTurn() {
 
 // --- what is left for others
 
-void MomentsSharing::Publish(const kv::LearnerState& state, bool all, absl::FunctionRef<bool()> keep_going) {
+void MomentsSharing::Publish(const kv::LearnerState& state, bool ends, absl::FunctionRef<bool()> keep_going) {
   const int64_t chunks = ChunksOf(state), grown = chunks - published_chunks_;
   if (chunks == 0) return;
   const absl::Time now = options_.now();
-  const int64_t enough = all ? 1 : std::clamp<int64_t>(chunks / kGrowthShare, 1, kMostGrowth);
+  const int64_t enough = ends ? 1 : std::clamp<int64_t>(chunks / kGrowthShare, 1, kMostGrowth);
   if (whole_ && now >= prolong_at_ && grown < enough) {
     const absl::StatusOr<bool> prolonged =
         board_.Prolong(PlaceOf(replica_), kv::NumMomentsParts(learner_), ttl_);
@@ -71,12 +71,16 @@ void MomentsSharing::Publish(const kv::LearnerState& state, bool all, absl::Func
     whole_ = *prolonged;  // otherwise some parts were evicted, and all are written again
     prolong_at_ = now + ttl_ / 3;
   }
-  if ((whole_ && grown < enough) || (now < publish_at_ && !all)) return;
+  if ((whole_ && grown < enough) || (now < publish_at_ && !ends)) {
+    if (!whole_) return;
+    const absl::Status alive = PutNote(ends);
+    return alive.ok() ? Works() : Failed("kept on the board", alive);
+  }
   publish_at_ = now + pace_;
   left_ = true;
   // Revisions grow, and go on growing in the next process.
   revision_ = std::max(revision_ + 1, static_cast<uint64_t>(std::max<int64_t>(absl::ToUnixMicros(now), 0)));
-  const absl::Status put = PutAll(state, keep_going);
+  const absl::Status put = PutAll(state, ends, keep_going);
   if (absl::IsCancelled(put)) return;
   if (!put.ok()) return Failed("published", put);
   Works();
@@ -86,14 +90,23 @@ void MomentsSharing::Publish(const kv::LearnerState& state, bool all, absl::Func
   Count(&Stats::published);
 }
 
-absl::Status MomentsSharing::PutAll(const kv::LearnerState& state, absl::FunctionRef<bool()> keep_going) {
+absl::Status MomentsSharing::PutAll(const kv::LearnerState& state, bool ends,
+                                    absl::FunctionRef<bool()> keep_going) {
   const store::ReplicaBoard::Place place = PlaceOf(replica_);
   for (int32_t part = 0; part < kv::NumMomentsParts(learner_); ++part) {
     if (!keep_going()) return absl::CancelledError("stopped");
     KVBLEND_RETURN_IF_ERROR(
         board_.PutPart(place, part, kv::EncodeMomentsPart(learner_, state, revision_, part), ttl_));
   }
-  return board_.PutNote(place, kv::EncodeMomentsNote(learner_, kv::NoteOf(state, revision_)), ttl_);
+  published_ = kv::NoteOf(state, revision_);
+  return PutNote(ends);
+}
+
+absl::Status MomentsSharing::PutNote(bool ends) {
+  kv::MomentsNote note = published_;
+  note.alive_at = absl::ToUnixMicros(options_.now());
+  note.ended = ends;
+  return board_.PutNote(PlaceOf(replica_), kv::EncodeMomentsNote(learner_, note), ttl_);
 }
 
 void MomentsSharing::Withdraw() {
@@ -142,7 +155,7 @@ void MomentsSharing::Look() {
       refused_parts.insert(*refused);
       continue;
     }
-    others_.push_back(*note);
+    if (note->alive_at > forgotten_until_) others_.push_back(*note);
   }
   if (all_answer) Works();
   refused_parts_ = std::move(refused_parts);  // of replicas that are still there
@@ -154,8 +167,9 @@ void MomentsSharing::Look() {
 }
 
 kv::OtherPairs::Seen MomentsSharing::seen() const {
-  Seen seen{.has_fit = has_fit_, .learners = static_cast<int32_t>(others_.size())};
+  Seen seen{.has_fit = has_fit_};
   for (const kv::MomentsNote& note : others_) {
+    seen.learners += note.ended ? 0 : 1;
     seen.fitted_chunks += note.fitted_chunks;
     seen.kept_back_chunks += note.kept_back_chunks;
     seen.tokens += note.tokens;
@@ -172,6 +186,14 @@ void MomentsSharing::NoteFit() {
   fitted_at_fit_.clear();
   for (const kv::MomentsNote& note : others_) fitted_at_fit_[note.replica] = note.fitted_chunks;
   Set(&Stats::replicas_merged, static_cast<int64_t>(others_.size()));
+}
+
+void MomentsSharing::Forget() {
+  fitted_at_fit_.clear();
+  has_fit_ = false;
+  forgotten_until_ = absl::ToUnixMicros(options_.now());
+  others_.clear();
+  Set(&Stats::replicas_found, 0);
 }
 
 bool MomentsSharing::AddTo(int32_t layer, kv::PairMoments& fitted, kv::PairMoments& kept_back,

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -63,9 +64,10 @@ class MomentsSharing final : public kv::OtherPairs {
   void EndTurn();
 
   /// Leaves what was seen on the board if that has grown enough since the last time (a thirty-second part, or
-  /// 64 chunks) and 4 MiB per second are not exceeded; otherwise prolongs what stands there when it is time
-  /// to. `all`: any growth, at once. keep_going is asked between parts.
-  void Publish(const kv::LearnerState& state, bool all, absl::FunctionRef<bool()> keep_going);
+  /// 64 chunks) and 4 MiB per second are not exceeded; otherwise gives a sign of life, and prolongs what
+  /// stands there when it is time to. `ends`: any growth, at once, and with the sign that this server has
+  /// ended, which others do not wait for then. keep_going is asked between parts.
+  void Publish(const kv::LearnerState& state, bool ends, absl::FunctionRef<bool()> keep_going);
   /// Takes what it has left off the board. When that fails, the next call tries again.
   void Withdraw();
 
@@ -73,11 +75,9 @@ class MomentsSharing final : public kv::OtherPairs {
   void Look();
   /// The last fit had what is seen now.
   void NoteFit();
-  /// There has been no fit.
-  void ForgetFits() {
-    fitted_at_fit_.clear();
-    has_fit_ = false;
-  }
+  /// There has been no fit, and what others have left up to now is of no use: only those count from here on
+  /// that give a sign of life.
+  void Forget();
 
   // OtherPairs, as of the last look. A replica whose moments can't be had is left out from then on: until its
   // next revision if they are refused, otherwise until the next look.
@@ -89,7 +89,8 @@ class MomentsSharing final : public kv::OtherPairs {
 
  private:
   store::ReplicaBoard::Place PlaceOf(uint64_t replica) const;
-  absl::Status PutAll(const kv::LearnerState& state, absl::FunctionRef<bool()> keep_going);
+  absl::Status PutAll(const kv::LearnerState& state, bool ends, absl::FunctionRef<bool()> keep_going);
+  absl::Status PutNote(bool ends);
   absl::Status AddOf(const kv::MomentsNote& note, int32_t layer, kv::PairMoments& fitted,
                      kv::PairMoments& kept_back);
   void Count(int64_t Stats::*counter);
@@ -107,14 +108,16 @@ class MomentsSharing final : public kv::OtherPairs {
   const absl::Duration ttl_;
 
   absl::Time next_turn_ = absl::InfinitePast();
-  bool left_;                     // something may stand on the board
-  bool whole_ = false;            // all of what was published last stands there
+  bool left_;           // something may stand on the board
+  bool whole_ = false;  // all of what was published last stands there
+  kv::MomentsNote published_;
   int64_t published_chunks_ = 0;  // that it is of
   uint64_t revision_ = 0;
   absl::Time publish_at_ = absl::InfinitePast();  // not before
   absl::Time prolong_at_ = absl::InfiniteFuture();
   bool said_failing_ = false;
 
+  int64_t forgotten_until_ = std::numeric_limits<int64_t>::min();  // as MomentsNote::alive_at
   std::vector<kv::MomentsNote> others_;
   std::set<std::string> refused_notes_;         // replicas, at the last look
   std::map<uint64_t, uint64_t> refused_parts_;  // replica -> revision

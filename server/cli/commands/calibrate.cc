@@ -27,7 +27,8 @@ namespace {
 constexpr char kExamples[] =
     R"(Coming after other chunks changes the keys and values of a chunk, in much the same way for every text. This command
 learns the change from a few prompts, and writes a correction beside the model, where the server and --model find it.
-Nothing is written unless reuse then comes nearer to full prefill on the prompts that are held out.
+Nothing is written unless reuse then comes nearer to full prefill on the prompts that are held out, and nearer than
+with the correction that is already there.
 
 Examples:
   kvblend calibrate --model model.gguf --data questions.json
@@ -49,7 +50,7 @@ struct CalibrateFlags {
   bool json = false;
 };
 
-absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
+absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags, Terminal& terminal) {
   if (flags.first > 0) {
     return absl::InvalidArgumentError("--first is for the questions of --data; a corpus has none");
   }
@@ -60,28 +61,34 @@ absl::StatusOr<CalibrationCorpus> ReadCorpus(const CalibrateFlags& flags) {
         "--passages: several numbers are for the files of --data; a corpus has one");
   }
   if (flags.passages[0] > 0) corpus.chunks_per_prompt = flags.passages[0];
-  KVBLEND_ASSIGN_OR_RETURN(
-      CorpusReader reader,
-      CorpusReader::Open({.paths = flags.corpus}, [](const absl::Status& what, int64_t) { return what; }));
+  int64_t num_bad = 0;
+  const auto warn = [&](const absl::Status& what, int64_t /*input_bytes*/) {
+    ++num_bad;
+    terminal.PrintWarning(std::string(what.message()));
+    return absl::OkStatus();
+  };
+  KVBLEND_ASSIGN_OR_RETURN(CorpusReader reader, CorpusReader::Open({.paths = flags.corpus}, warn));
   while (true) {
     KVBLEND_ASSIGN_OR_RETURN(std::optional<Document> document, reader.Next());
     if (!document.has_value()) break;
     corpus.documents.push_back(std::move(document->text));
   }
   if (corpus.documents.empty()) {
-    return absl::InvalidArgumentError("--corpus: there is no .txt, .md or .jsonl file in the folders given");
+    return absl::InvalidArgumentError(
+        num_bad == 0 ? "--corpus: there is no .txt, .md or .jsonl file in the folders given"
+                     : "--corpus: there is no document that can be used in what is given");
   }
   return corpus;
 }
 
-absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
+absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags, Terminal& terminal) {
   CalibrationOptions options = flags.options;
   options.anchoring = flags.isolated ? Anchoring::kIsolated : Anchoring::kAnchored;
   if (flags.data.empty() == flags.corpus.empty()) {
     return absl::InvalidArgumentError("calibrate needs either --data or --corpus");
   }
   if (!flags.corpus.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags));
+    KVBLEND_ASSIGN_OR_RETURN(options.corpus, ReadCorpus(flags, terminal));
     std::filesystem::path named = flags.corpus.front();
     if (!named.has_filename()) named = named.parent_path();  // it ends with a slash
     options.origin = absl::StrCat(options.corpus.documents.size(), " documents, ",
@@ -108,6 +115,7 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
     double at;
     const BenchQuestion* question;
     int passages;
+    std::string name;
   };
   std::vector<Place> places;
   for (size_t file = 0; file < files.size(); ++file) {
@@ -116,15 +124,20 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
     const size_t last = std::min(end, questions.size());
     for (size_t i = begin; i < last; ++i) {
       places.push_back({(static_cast<double>(i - begin) + 0.5) / static_cast<double>(last - begin),
-                        &questions[i], passages});
+                        &questions[i], passages, absl::StrCat(flags.data[file], ", question ", i)});
     }
   }
   std::stable_sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.at < b.at; });
-  for (const Place& place : places) {
+  for (Place& place : places) {
     v1::GenerateRequest wire;
     *wire.mutable_prompt() = MakePrompt(*place.question, place.passages);
-    KVBLEND_ASSIGN_OR_RETURN(GenerateRequest request, FromProto(std::move(wire)));
-    options.prompts.push_back(std::move(request.prompt));
+    absl::StatusOr<GenerateRequest> request = FromProto(std::move(wire));
+    if (!request.ok()) {
+      return absl::Status(request.status().code(),
+                          absl::StrCat(place.name, ": ", request.status().message()));
+    }
+    options.prompts.push_back(std::move(request->prompt));
+    options.names.push_back(std::move(place.name));
   }
   options.origin =
       absl::StrCat(absl::ClippedSubstr(options.origin, 0, 200), ", questions ", begin, " to ", end);
@@ -134,9 +147,11 @@ absl::StatusOr<CalibrationOptions> MakeOptions(const CalibrateFlags& flags) {
 OrderedJson ReportToJson(const CalibrationReport& report) {
   return {{"fitted_prompts", report.fitted_prompts},
           {"held_out_prompts", report.held_out_prompts},
+          {"left_out_prompts", report.left_out_prompts},
           {"fitted_tokens", report.fitted_tokens},
           {"kl_before", report.kl_before},
           {"kl_after", report.kl_after},
+          {"kl_there", report.kl_there.has_value() ? OrderedJson(*report.kl_there) : OrderedJson(nullptr)},
           {"key_strength", report.key_strength},
           {"by_attention", report.by_attention},
           {"residual", report.residual},
@@ -152,7 +167,7 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
   }
   KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--output", flags.options.path));
   KVBLEND_RETURN_IF_ERROR(CheckReplaceable("--resume", flags.options.resume));
-  KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags));
+  KVBLEND_ASSIGN_OR_RETURN(const CalibrationOptions options, MakeOptions(flags, terminal));
   CalibrationReport report;
   {
     ProgressBar bar(terminal, "Calibrate", /*line_every=*/absl::Seconds(10));
@@ -181,13 +196,21 @@ absl::Status Run(const CalibrateFlags& flags, CommandContext& context) {
         100 * mean(report.residual), report.kl_before, report.kl_after, report.kl_after / report.kl_before,
         report.by_attention ? "the fit improved by attention passes" : "the least-squares fit",
         report.key_strength);
-    terminal.PrintLine(report.version.empty()
-                           ? "not written   it does not lower the divergence"
-                           : absl::StrCat("written       ", report.path, ", version ", report.version));
+    if (report.kl_there.has_value()) {
+      terminal.out << absl::StreamFormat("there         %s leaves %.4f\n", report.path, *report.kl_there);
+    }
+    terminal.PrintLine(
+        !report.version.empty() ? absl::StrCat("written       ", report.path, ", version ", report.version)
+        : report.kl_after < report.kl_before ? "not written   the correction that is there is better"
+                                             : "not written   it does not lower the divergence");
   }
-  return report.version.empty() ? absl::FailedPreconditionError(
-                                      "the correction does not lower the divergence on the prompts held out")
-                                : absl::OkStatus();
+  if (!report.version.empty()) return report.saved;
+  if (report.kl_after < report.kl_before) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        report.path, " leaves less divergence on the prompts held out, and stays; --force replaces it"));
+  }
+  return absl::FailedPreconditionError(
+      "the correction does not lower the divergence on the prompts held out");
 }
 
 }  // namespace
@@ -234,8 +257,12 @@ void AddCalibrateCommand(CLI::App& root, CommandContext& context) {
       ->capture_default_str();
   app.add_option("--output", flags.options.path, "File to write; default: MODEL.kvcorrection")
       ->type_name("FILE");
-  app.add_option("--resume", flags.options.resume,
-                 "File that keeps what was learned so far; the same command then goes on from there")
+  app.add_flag("--force", flags.options.force,
+               "Replace the correction of this model that is in its place even if that one is better");
+  app.add_option(
+         "--resume", flags.options.resume,
+         "File that keeps what was learned so far, beside FILE.attention, which keeps what the attention "
+         "passes did; the same command then goes on from there")
       ->type_name("FILE");
   app.add_flag("--json", flags.json, "The report as one JSON object");
 }

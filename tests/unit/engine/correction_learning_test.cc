@@ -74,7 +74,112 @@ TEST_F(CorrectionLearningTest, WhatWasLearnedOutlivesTheEngine) {
   EXPECT_EQ(Show().version, kv::CorrectionVersion(kv::EncodeCorrection(other)));
   EXPECT_FALSE(Show().learned);
   EXPECT_EQ(Show().tokens, learned.tokens);
-  EXPECT_FALSE(std::filesystem::exists(LearnedPath()));
+  Restart();  // with what learning began with, which is nothing
+  EXPECT_EQ(Show().version, learned.version);
+}
+
+TEST_F(CorrectionLearningTest, WhatWasLearnedOnTopOfAGivenCorrectionNeedsNoMoments) {
+  LearnOne();
+  kv::LearnedCorrection given = kv::ReadCorrectionFile(LearnedPath())->correction;
+  for (kv::LayerCorrection& layer : given.layers) layer = {};  // leaves all of the deviation
+  ASSERT_TRUE(kv::WriteCorrectionFile(folder_ / "given", given).ok());
+  const std::string given_version = kv::CorrectionVersion(kv::EncodeCorrection(given));
+  const auto with_given = [&](EngineOptions& options) { options.correction = folder_ / "given"; };
+  Restart(with_given);
+  ASSERT_TRUE(engine_->UpdateCorrection(CorrectionAction::kReset).ok());
+  for (int i = 0; i < 60 && !Show().learned; ++i) {
+    AskOverNewChunks();
+    Settle();
+  }
+  const CorrectionStats learned = Show();
+  ASSERT_TRUE(learned.learned);
+  Restart(with_given);
+  const auto bytes_of = [](const std::string& path) {
+    std::ostringstream bytes;
+    bytes << std::ifstream(path, std::ios::binary).rdbuf();
+    return bytes.str();
+  };
+  const std::string file = bytes_of(LearnedPath());
+
+  const auto frozen = [&](EngineOptions& options) {
+    with_given(options);
+    options.learn_correction = "frozen";
+  };
+  Restart([&](EngineOptions& options) {
+    frozen(options);
+    std::ofstream(MomentsPath(), std::ios::binary | std::ios::trunc) << "damaged";
+  });
+  EXPECT_EQ(Show().version, learned.version);
+  EXPECT_TRUE(Show().learned);
+  EXPECT_EQ(Show().tokens, 0);
+  EXPECT_EQ(bytes_of(LearnedPath()), file);
+
+  // The rounding of another chunk format is not what was learned.
+  Restart([&](EngineOptions& options) {
+    frozen(options);
+    options.chunk_format = "int4";
+  });
+  EXPECT_EQ(Show().version, given_version);
+  EXPECT_EQ(bytes_of(LearnedPath()), file);
+  Restart(with_given);
+  EXPECT_EQ(Show().version, learned.version);
+}
+
+/// A correction that does harm, such as one of other texts, does not wait for a fit that beats it.
+TEST_F(CorrectionLearningTest, WhatTheChunksKeptBackProveHarmfulIsNotInForceForLong) {
+  LearnOne();
+  kv::LearnedCorrection harmful = kv::ReadCorrectionFile(LearnedPath())->correction;
+  ASSERT_FALSE(harmful.layers[1].empty());
+  for (float& value : harmful.layers[1].offset) value += 30;
+  ASSERT_TRUE(kv::WriteCorrectionFile(folder_ / "harmful", harmful).ok());
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(harmful));
+  const auto with_harmful = [&](EngineOptions& options) { options.correction = folder_ / "harmful"; };
+  const auto judged = [&] {
+    while (Show().deviation_after.empty()) absl::SleepFor(absl::Milliseconds(1));
+    return Show();
+  };
+  Restart([&](EngineOptions& options) {
+    with_harmful(options);
+    options.learn_correction = "frozen";
+  });
+  EXPECT_GT(judged().deviation_after[1], judged().deviation_before[1]);
+  EXPECT_EQ(judged().version, version);  // frozen it stays as it is
+
+  Restart(with_harmful);
+  const CorrectionStats dropped = judged();
+  EXPECT_NE(dropped.version, version);
+  EXPECT_TRUE(dropped.learned);
+  EXPECT_EQ(dropped.deviation_after[1], dropped.deviation_before[1]);
+  EXPECT_LT(dropped.deviation_after[2], dropped.deviation_before[2]);  // this layer keeps its correction
+  EXPECT_EQ(Ask({Text(1), Text(0), Text(2)}).correction, dropped.version);
+  Restart(with_harmful);  // which the file remembers
+  EXPECT_EQ(Show().version, dropped.version);
+}
+
+/// Of a file that does not say what its learning began with only the moments tell.
+TEST_F(CorrectionLearningTest, ACorrectionThatBeganWithSomethingUnknownIsKeptAndNotApplied) {
+  const CorrectionStats learned = LearnOne();
+  kv::LearnedCorrection older = kv::ReadCorrectionFile(LearnedPath())->correction;
+  older.learned.reset();
+  const std::string version = kv::CorrectionVersion(kv::EncodeCorrection(older));
+  Restart();
+  Restart([&](EngineOptions&) { ASSERT_TRUE(kv::WriteCorrectionFile(LearnedPath(), older).ok()); });
+  EXPECT_EQ(Show().version, version);
+  EXPECT_EQ(Show().tokens, learned.tokens);
+  for (const char* learn : {"frozen", "on"}) {
+    Restart([&](EngineOptions& options) {
+      std::ofstream(MomentsPath(), std::ios::binary | std::ios::trunc) << "damaged";
+      options.learn_correction = learn;
+    });
+    EXPECT_EQ(Show().version, "");
+    EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath())->version, version);
+  }
+  AskOverNewChunks();
+  Settle();
+  Restart();  // with new moments, from which it was not learned
+  EXPECT_GT(Show().tokens, 0);
+  EXPECT_EQ(Show().version, "");
+  EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath() + ".old")->version, version);
 }
 
 TEST_F(CorrectionLearningTest, DamagedFilesAreNotUsedAndLearningStartsAnew) {
@@ -170,10 +275,41 @@ std::shared_ptr<blend::FreshRows> RowsOfOnes(CorrectionLearning& learning, const
   const int64_t values = layer_rows * 2 * format.num_kv_heads * format.head_dim;
   const auto budget = learning.fresh_rows().budget;
   if (!budget->Take(values * static_cast<int64_t>(sizeof(float)))) return nullptr;
-  auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget);
+  auto fresh = std::make_shared<blend::FreshRows>(rows, values, budget, budget->generation());
   std::fill_n(fresh->data(), values, 1.0f);
   fresh->row_weights.assign(layer_rows, 1.0f);
   return fresh;
+}
+
+/// A chunk is stored behind the response, for which there may be time long after the reset.
+TEST_F(CorrectionLearningTest, WhatPromptsKeptBeforeAResetOrAFreezeIsNotLearnedFromAfterIt) {
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  const auto runtime = *ModelRuntime::Load(options);
+  const auto chunk_store = *store::ChunkStore::Create({.byte_budget = int64_t{64} << 20});
+  PromptRunner runner(*runtime, *chunk_store);
+  const std::vector<int32_t> tokens(50, 7);
+  CorrectionLearning learning(*runtime, {});
+  const auto keep = [&] { return RowsOfOnes(learning, runtime->key_space.format, {0, 1, 2, 3}); };
+  const auto tokens_with = [&](std::shared_ptr<blend::FreshRows> fresh) {
+    auto stored = runner.EnsureStored("", {}, tokens, {}, [] { return absl::OkStatus(); });
+    EXPECT_TRUE(stored.ok()) << stored.status();
+    learning.Add(std::move(fresh), *std::move(stored->entry), tokens);
+    EXPECT_TRUE(learning.Flush(absl::InfiniteFuture()).ok());
+    return learning.Stats().tokens;
+  };
+  EXPECT_EQ(tokens_with(keep()), 4);
+  auto before_reset = keep();
+  ASSERT_TRUE(learning.Update(CorrectionAction::kReset).ok());
+  EXPECT_EQ(tokens_with(std::move(before_reset)), 0);
+  auto before_freeze = keep();
+  for (const auto action : {CorrectionAction::kFreeze, CorrectionAction::kReset, CorrectionAction::kLearn}) {
+    ASSERT_TRUE(learning.Update(action).ok());
+  }
+  EXPECT_EQ(tokens_with(std::move(before_freeze)), 0);
+  auto before_learn = keep();  // that it learns already changes nothing
+  ASSERT_TRUE(learning.Update(CorrectionAction::kLearn).ok());
+  EXPECT_EQ(tokens_with(std::move(before_learn)), 4);
 }
 
 /// Chunks come faster than they are learned from: who resets does not wait for a moment without any.
@@ -187,9 +323,6 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   CorrectionLearning learning(*runtime, {});
   std::vector<int32_t> rows(2'000);  // of a few tokens, again and again: learning from them takes its time
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i % tokens.size());
-  const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
-  ASSERT_NE(fresh, nullptr);
-
   constexpr size_t kMost = 200;
   std::deque<store::ChunkHandle> handles;
   while (handles.size() < kMost) {
@@ -202,6 +335,8 @@ TEST_F(CorrectionLearningTest, AnUpdateDoesNotWaitForWhatGoesOnComing) {
   std::thread adder([&] {
     while (!updated && !handles.empty()) {
       if (learning.Stats().waiting_chunks > 20) continue;
+      const auto fresh = RowsOfOnes(learning, runtime->key_space.format, rows);
+      if (fresh == nullptr) continue;
       learning.Add(fresh, std::move(handles.front()), tokens);
       handles.pop_front();
       ++added;
@@ -302,6 +437,36 @@ TEST_F(CorrectionLearningTest, AFitGivesUpAtTheEndAndIsDueInTheNextProcess) {
   ASSERT_TRUE(next.Flush(absl::InfiniteFuture()).ok());
   EXPECT_EQ(next.Stats().fits, 1);
   EXPECT_EQ(next.Stats().tokens, stopped.tokens + 100);
+}
+
+/// With less memory than before nothing can be learned on top of a map; after a reset there is none.
+TEST_F(CorrectionLearningTest, WhereWhatIsInForceCannotBeJudgedAResetHelps) {
+  LearnOne();
+  ASSERT_TRUE(engine_->Drain(absl::InfiniteFuture()).ok());
+  engine_.reset();
+  EngineOptions options = EngineFixture::Options();
+  options.model_path = test_support::TemporaryPath("engine_test.gguf");
+  for (const bool frozen : {false, true}) {
+    const auto runtime = *ModelRuntime::Load(options);
+    const std::string folder = absl::StrCat(folder_.string(), frozen ? "/frozen" : "/learns");
+    std::filesystem::create_directory(folder);
+    std::filesystem::copy(LearnedPath(), folder);
+    CorrectionLearning learning(*runtime, {.frozen = frozen, .folder = folder, .max_bytes = 1});
+    EXPECT_NE(learning.Stats().version, "");
+    EXPECT_EQ(learning.Stats().learning, LearningState::kFrozen);
+    EXPECT_FALSE(learning.fresh_rows().budget->Take(1));
+    EXPECT_EQ(learning.Update(CorrectionAction::kLearn).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    const auto reset = learning.Update(CorrectionAction::kReset);
+    ASSERT_TRUE(reset.ok()) << reset.status();
+    EXPECT_EQ(reset->version, "");
+    EXPECT_EQ(reset->learning, frozen ? LearningState::kFrozen : LearningState::kOn);
+    const auto learns = learning.Update(CorrectionAction::kLearn);
+    ASSERT_TRUE(learns.ok()) << learns.status();
+    EXPECT_EQ(learns->learning, LearningState::kOn);
+    EXPECT_TRUE(learning.fresh_rows().budget->Take(1));
+    learning.fresh_rows().budget->Return(1);
+  }
 }
 
 TEST_F(CorrectionLearningTest, OffMeansOff) {

@@ -26,7 +26,9 @@ class MemoryBoard final : public store::ReplicaBoard {
  public:
   absl::Status PutPart(const Place& place, int32_t part, std::string_view bytes,
                        absl::Duration ttl) override {
-    return Put(KeyOf(place, absl::StrCat(part)), bytes, ttl);
+    const absl::Status put = Put(KeyOf(place, absl::StrCat(part)), bytes, ttl);
+    parts_put += put.ok() ? 1 : 0;
+    return put;
   }
   absl::Status PutNote(const Place& place, std::string_view bytes, absl::Duration ttl) override {
     return Put(KeyOf(place, "note"), bytes, ttl);
@@ -92,12 +94,11 @@ class MemoryBoard final : public store::ReplicaBoard {
   std::map<std::string, Value> values;
   bool away = false;
   std::string hidden;  // a replica whose node is away
-  int64_t put = 0, prolonged = 0, parts_read = 0;
+  int64_t parts_put = 0, prolonged = 0, parts_read = 0;
 
  private:
   absl::Status Put(const std::string& key, std::string_view bytes, absl::Duration ttl) {
     if (away) return absl::UnavailableError("away");
-    ++put;
     values[key] = {std::string(bytes), now + ttl};
     return absl::OkStatus();
   }
@@ -112,7 +113,7 @@ struct Replica {
     learner.SetReplica(name);
   }
   void Publish() {
-    sharing.Publish(learner.state(), /*all=*/false, [] { return true; });
+    sharing.Publish(learner.state(), /*ends=*/false, [] { return true; });
   }
   std::optional<CorrectionLearner::Verdict> Fit() {
     auto verdict = learner.Fit([] { return true; }, &sharing);
@@ -214,28 +215,28 @@ TEST_F(MomentsSharingTest, WhatAnEarlierProcessLeftUnderTheSameNameIsNotCountedA
 TEST_F(MomentsSharingTest, WritesAreBoundedByGrowthAndByTime) {
   Replica one(board_, 1);
   one.Publish();
-  EXPECT_EQ(board_.put, 0);  // nothing was seen
+  EXPECT_EQ(board_.parts_put, 0);  // nothing was seen
   Teach(one.learner, 1);
   one.Publish();
-  EXPECT_EQ(board_.put, 7);  // two parts for each of three layers, and the note
+  EXPECT_EQ(board_.parts_put, 6);  // two parts for each of three layers
   Teach(one.learner, 100);
   one.Publish();
-  EXPECT_EQ(board_.put, 7);  // not before the interval is over
+  EXPECT_EQ(board_.parts_put, 6);  // not before the interval is over
   board_.now += absl::Minutes(1);
   one.Publish();
-  EXPECT_EQ(board_.put, 14);
+  EXPECT_EQ(board_.parts_put, 12);
   Teach(one.learner, 2);  // 2 of 103 are less than a thirty-second part
   board_.now += absl::Minutes(1);
   one.Publish();
-  EXPECT_EQ(board_.put, 14);
+  EXPECT_EQ(board_.parts_put, 12);
   Teach(one.learner, 1);
   one.Publish();
-  EXPECT_EQ(board_.put, 21);
+  EXPECT_EQ(board_.parts_put, 18);
   Teach(one.learner, 1);  // at the end everything is told
-  one.sharing.Publish(one.learner.state(), /*all=*/true, [] { return true; });
-  EXPECT_EQ(board_.put, 28);
-  one.sharing.Publish(one.learner.state(), /*all=*/true, [] { return true; });
-  EXPECT_EQ(board_.put, 28);
+  one.sharing.Publish(one.learner.state(), /*ends=*/true, [] { return true; });
+  EXPECT_EQ(board_.parts_put, 24);
+  one.sharing.Publish(one.learner.state(), /*ends=*/true, [] { return true; });
+  EXPECT_EQ(board_.parts_put, 24);
   EXPECT_EQ(one.sharing.stats().published, 4);
 }
 
@@ -248,7 +249,7 @@ TEST_F(MomentsSharingTest, TheLivingStayAndTheDeadGo) {
     living.Publish();
     board_.now += absl::Minutes(1);
   }
-  EXPECT_EQ(board_.put, 14);
+  EXPECT_EQ(board_.parts_put, 12);
   EXPECT_LE(board_.prolonged, 4);
   reader.sharing.Look();
   EXPECT_EQ(reader.sharing.seen().learners, 1);
@@ -259,7 +260,59 @@ TEST_F(MomentsSharingTest, TheLivingStayAndTheDeadGo) {
     board_.now += absl::Minutes(1);
   }
   EXPECT_NE(board_.Find(KeyOf(living, "3")), nullptr);
-  EXPECT_EQ(board_.put, 21);
+  EXPECT_EQ(board_.parts_put, 18);
+}
+
+/// What it has seen is of use, but nobody waits for it.
+TEST_F(MomentsSharingTest, AServerThatHasEndedIsNoLearnerAnyMore) {
+  Replica ended(board_, 1), reader(board_, 2);
+  Teach(ended.learner, 100);
+  ended.Publish();
+  Teach(ended.learner, 1);
+  const auto expect = [&](int32_t learners, int64_t fitted_chunks) {
+    reader.sharing.Look();
+    EXPECT_EQ(reader.sharing.seen().learners, learners);
+    EXPECT_EQ(reader.sharing.seen().fitted_chunks, fitted_chunks);
+  };
+  expect(1, 75);
+  const auto end = [&] { ended.sharing.Publish(ended.learner.state(), /*ends=*/true, [] { return true; }); };
+  end();
+  expect(0, 76);
+  const auto verdict = reader.Fit();
+  ASSERT_TRUE(verdict.has_value());
+  EXPECT_EQ(verdict->fitted_chunks, 76);
+  Replica again(board_, 1, /*left_before=*/true);  // with its disk
+  again.learner.Restore(ended.learner.state());
+  again.Publish();
+  expect(1, 76);
+  again.sharing.Publish(again.learner.state(), /*ends=*/true,
+                        [] { return true; });  // nothing new: the note alone
+  EXPECT_EQ(board_.parts_put, 18);
+  expect(0, 76);
+}
+
+/// When all servers are reset, what those left that are gone does not come back.
+TEST_F(MomentsSharingTest, AfterAResetOnlyThoseCountThatGiveASignOfLife) {
+  Replica living(board_, 1), gone(board_, 2), reader(board_, 3);
+  for (Replica* replica : {&living, &gone}) {
+    Teach(replica->learner, 24);
+    replica->Publish();
+  }
+  reader.sharing.Look();
+  EXPECT_EQ(reader.sharing.seen().fitted_chunks, 2 * 18);
+  board_.now += absl::Seconds(1);
+  reader.sharing.Forget();
+  EXPECT_EQ(reader.sharing.seen().fitted_chunks, 0);
+  EXPECT_EQ(reader.sharing.stats().replicas_found, 0);
+  reader.sharing.Look();
+  EXPECT_EQ(reader.sharing.seen().fitted_chunks, 0);
+  board_.now += absl::Minutes(1);
+  living.Publish();  // has nothing new
+  EXPECT_EQ(board_.parts_put, 12);
+  reader.sharing.Look();
+  EXPECT_EQ(reader.sharing.seen().fitted_chunks, 18);
+  EXPECT_EQ(reader.sharing.seen().new_chunks, 18);
+  EXPECT_EQ(reader.sharing.stats().refused, 0);
 }
 
 TEST_F(MomentsSharingTest, WhatIsDamagedForeignOrOldIsRefusedAndCountedOnce) {
@@ -373,8 +426,8 @@ TEST_F(MomentsSharingTest, WhoStopsWhileItPublishesLeavesNothingThatIsFound) {
   Replica one(board_, 1), reader(board_, 2);
   Teach(one.learner, 24);
   int parts = 0;
-  one.sharing.Publish(one.learner.state(), /*all=*/true, [&] { return ++parts <= 3; });
-  EXPECT_EQ(board_.put, 3);
+  one.sharing.Publish(one.learner.state(), /*ends=*/true, [&] { return ++parts <= 3; });
+  EXPECT_EQ(board_.parts_put, 3);
   EXPECT_EQ(one.sharing.stats().published, 0);
   reader.sharing.Look();
   EXPECT_EQ(reader.sharing.seen().learners, 0);

@@ -66,6 +66,23 @@ TEST(CorrectionFileTest, ComesBackAsItWasWritten) {
   EXPECT_NE(access((path + ".part").c_str(), F_OK), 0);
 }
 
+TEST(CorrectionFileTest, WhatWasLearnedFromStoredKvSaysFromWhich) {
+  for (const LearnedFrom& learned : {LearnedFrom{}, LearnedFrom{3, "00c0ffee00c0ffee"}}) {
+    LearnedCorrection correction = Small();
+    correction.learned = learned;
+    const absl::StatusOr<LearnedCorrection> again = DecodeCorrection(EncodeCorrection(correction));
+    ASSERT_TRUE(again.ok()) << again.status();
+    ASSERT_TRUE(again->learned.has_value());
+    EXPECT_EQ(again->learned->encoding, learned.encoding);
+    EXPECT_EQ(again->learned->base, learned.base);
+  }
+  EXPECT_FALSE(DecodeCorrection(EncodeCorrection(Small()))->learned.has_value());
+  LearnedCorrection wrong = Small();
+  wrong.learned = LearnedFrom{3, "no version of it"};
+  EXPECT_THAT(DecodeCorrection(EncodeCorrection(wrong)).status().ToString(),
+              HasSubstr("what learning began with is not 16 hexadecimal digits"));
+}
+
 TEST(CorrectionFileTest, EveryChangedByteAndEveryShorterFileIsRefused) {
   const std::string good = EncodeCorrection(Small());
   ASSERT_TRUE(DecodeCorrection(good).ok());

@@ -22,6 +22,8 @@ class MomentsMessagesTest : public testing::Test {
     learner_.SetReplica(0xABCD);
     for (int i = 0; i < 6; ++i) maker_.Teach(learner_, 10, i % 3 == 2, 0.5);
     note_ = NoteOf(learner_.state(), 7);
+    note_.alive_at = 1'700'000'000'000'000;
+    note_.ended = true;
   }
 
   static std::string Resealed(std::string bytes) {
@@ -56,6 +58,8 @@ TEST_F(MomentsMessagesTest, WhatIsReadIsWhatWasSeen) {
   EXPECT_EQ(note->kept_back_chunks, 2);
   EXPECT_EQ(note->tokens, 60);
   EXPECT_EQ(note->weight, learner_.state().fitted.front().weight());
+  EXPECT_EQ(note->alive_at, note_.alive_at);
+  EXPECT_TRUE(note->ended);
   EXPECT_EQ(NumMomentsParts(SmallLearner()), 6);
   for (int32_t part = 0; part < 6; ++part) {
     const std::string of_part = Part(part);
@@ -144,6 +148,9 @@ TEST_F(MomentsMessagesTest, NumbersThatNoPairsGiveAreRefused) {
   EXPECT_THAT(note_error(96, int64_t{1} << 62), HasSubstr("allowed: 0 to"));
   EXPECT_THAT(note_error(104, -1.0), HasSubstr("the pairs weigh -1; allowed: 0 to 262144"));
   EXPECT_THAT(note_error(104, std::numeric_limits<double>::quiet_NaN()), HasSubstr("the pairs weigh"));
+  EXPECT_EQ(note_error(120, uint32_t{0}), "");
+  EXPECT_THAT(note_error(120, uint32_t{2}), HasSubstr("whether a server has ended is 2; allowed: 0, 1"));
+  EXPECT_THAT(note_error(124, uint32_t{1}), HasSubstr("reserved bytes of a note are 1; allowed: 0"));
   const auto part_error = [&](size_t at, auto value) {
     return Error(Part(3), at, value, [&](const std::string& bytes) {
       return DecodeMomentsPart(SmallLearner(), note_, 3, bytes);
