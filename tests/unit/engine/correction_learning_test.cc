@@ -172,14 +172,18 @@ TEST_F(CorrectionLearningTest, ACorrectionThatBeganWithSomethingUnknownIsKeptAnd
       options.learn_correction = learn;
     });
     EXPECT_EQ(Show().version, "");
-    EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath())->version, version);
+    const auto kept = kv::ReadCorrectionFile(LearnedPath());
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_EQ(kept->version, version);
   }
   AskOverNewChunks();
   Settle();
   Restart();  // with new moments, from which it was not learned
   EXPECT_GT(Show().tokens, 0);
   EXPECT_EQ(Show().version, "");
-  EXPECT_EQ(kv::ReadCorrectionFile(LearnedPath() + ".old")->version, version);
+  const auto aside = kv::ReadCorrectionFile(LearnedPath() + ".old");
+  ASSERT_TRUE(aside.ok()) << aside.status();
+  EXPECT_EQ(aside->version, version);
 }
 
 TEST_F(CorrectionLearningTest, DamagedFilesAreNotUsedAndLearningStartsAnew) {
