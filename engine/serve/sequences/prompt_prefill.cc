@@ -392,7 +392,10 @@ void PromptPrefill::Finish() {
   blend::PrefillResult& result = prefill_->result();
   capture_->Finish(result.recomputed, plan_);
   prompt_.report = ReportPrompt(plan_, options_, result);
-  if (kept_.has_value()) prompt_.report.kept_exact_tokens = kept_->num_exact;
+  if (kept_.has_value()) {
+    prompt_.report.kept_exact_tokens = kept_->num_exact;
+    prompt_.kept_must_match = kept_->must_match;
+  }
   const bool exact_before = !kept_.has_value() || kept_->num_exact == kept_->num_tokens();
   prompt_.num_exact = exact_before ? ExactPrefix(plan_, result.recomputed) : kept_->num_exact;
   loaded_ = found_;

@@ -34,6 +34,7 @@ struct PrefilledPrompt {
   int32_t num_tokens = 0;           // with KV in the pages
   int32_t num_exact = 0;            // leading tokens of the prompt whose KV is as full prefill would give it
   TokenRanges loaded;               // those of them whose KV came from the store
+  int32_t kept_must_match = -1;     // KeptSequence::must_match of what it went on from; -1: nothing
   std::vector<float> logits;        // after the last token [vocab_size]
   std::vector<int32_t> recomputed;  // positions of reused tokens that the policy chose, ascending
   PromptReport report;              // queue and first-token times are the caller's to fill in

@@ -98,6 +98,27 @@ TEST_F(ConversationTest, TheNextTurnComputesOnlyWhatIsNew) {
   EXPECT_EQ(engine_->Stats().kept_conversations_taken, 2);
 }
 
+TEST_F(ConversationTest, AnAnswerIsAskedForOnceMoreAndBehindAnotherQuestion) {
+  ASSERT_TRUE(Put(kPassages)->status.ok());
+  const auto first = Generate(First());
+  const GenerateRequest next = Next(First(), *first, "And Rome?");
+  const auto second = Generate(next);
+  ASSERT_TRUE(second->status.ok()) << second->status;
+  const int32_t kept = second->prompts[0].kept_tokens;
+  ASSERT_GT(kept, 0);
+  for (int round = 0; round < 2; ++round) {
+    const auto again = Generate(next);
+    ASSERT_TRUE(again->status.ok()) << again->status;
+    EXPECT_GE(again->prompts[0].kept_tokens, kept);
+    EXPECT_EQ(again->token_ids, second->token_ids);
+    EXPECT_GE(Generate(Next(First(), *first, "Why?"))->prompts[0].kept_tokens, kept);
+  }
+  // Chunks were blended for the first question, so behind another first question they are not as they were.
+  GenerateRequest other = First();
+  other.prompt.question = "Where is Bergen?";
+  EXPECT_EQ(Generate(Next(other, *first, "And Rome?"))->prompts[0].kept_tokens, 0);
+}
+
 TEST_F(ConversationTest, AnswersAreTheSameAsWithoutKeepingWhereKvIsExact) {
   std::vector<int32_t> tokens[2];
   for (const bool keeps : {false, true}) {
