@@ -389,6 +389,8 @@ struct PutChunkProgress {
   bool already_present = false;
   double compute_seconds = 0;
   bool durable = false;  // on disk: it will be there after a restart
+  /// Its own, and those of the text before it where the store had no KV of that; 0 where it was there.
+  int32_t computed_tokens = 0;
 };
 
 }  // namespace kvblend

@@ -84,7 +84,8 @@ absl::StatusOr<bool> PutChunksTask::PutNext(PromptRunner& runner) {
 }
 
 int64_t PutChunksTask::UnstoredTokens() const {
-  const auto all = static_cast<double>(chunk_ids_[next_].size()), seconds = storing_->compute_seconds();
+  const auto all = static_cast<double>(chunk_ids_[next_].size() + anchor_ids_.size());
+  const double seconds = storing_->compute_seconds();
   if (seconds <= 0) return 0;
   return static_cast<int64_t>(std::ceil(std::min(all, seconds / seconds_per_token_)));
 }
@@ -114,6 +115,7 @@ void PutChunksTask::Report(PromptRunner& runner) {
   progress.num_tokens = unreported_->num_tokens;
   progress.already_present = unreported_->already_present;
   progress.compute_seconds = unreported_->compute_seconds;
+  progress.computed_tokens = unreported_->computed_tokens;
   progress.durable = runner.WaitUntilDurable(unreported_->key, absl::InfinitePast()).ok();
   unreported_.reset();
   waits_since_ = absl::InfiniteFuture();

@@ -32,9 +32,7 @@ int64_t ComputedTokens(const v1::GenerateEvent& event) {
 int64_t ComputedTokens(const v1::ScoreEvent& event) {
   return event.has_prompt() ? ComputedTokens(event.prompt()) : 1;
 }
-int64_t ComputedTokens(const v1::PutChunkProgress& progress) {
-  return progress.already_present() ? 0 : progress.num_tokens();
-}
+int64_t ComputedTokens(const v1::PutChunkProgress& progress) { return progress.computed_tokens(); }
 
 /// A guess, which costs nothing: only the engine's tokenizer knows. English has a token for four bytes or
 /// more.
@@ -72,7 +70,8 @@ Estimate EstimateOf(const v1::ScoreRequest& request) {
   return {.prompt = TokensOf(request.prompt()), .rest = given + TokensOf(request.continuation_text())};
 }
 Estimate EstimateOf(const v1::PutChunksRequest& request) {
-  return {.prompt = 0, .rest = TokensOfAll(request.chunks())};
+  return {.prompt = TokensOf(request.system_text()) + TokensOf(request.lead_in()),
+          .rest = TokensOfAll(request.chunks())};
 }
 
 /// Tokens of the estimate that the event settles, whether or not they had to be computed.
@@ -82,7 +81,22 @@ int64_t Known(const v1::GenerateEvent& event, const Estimate& estimate) {
 int64_t Known(const v1::ScoreEvent& event, const Estimate& estimate) {
   return event.has_prompt() ? estimate.prompt : 1;
 }
-int64_t Known(const v1::PutChunkProgress& progress, const Estimate&) { return progress.num_tokens(); }
+int64_t Known(const v1::PutChunkProgress& progress, const Estimate& estimate) {
+  return progress.num_tokens() + (progress.index() == 0 ? estimate.prompt : 0);
+}
+
+/// When and how often something was used, and where it lies since, would tell who reads the same corpus what
+/// the others ask.
+template <typename Response>
+absl::StatusOr<Response> LeaveOutUse(absl::StatusOr<Response> response) {
+  if (!response.ok()) return response;
+  for (v1::ChunkInfo& chunk : *response->mutable_chunks()) {
+    chunk.clear_hits();
+    chunk.clear_last_used_unix_seconds();
+    chunk.clear_tier();
+  }
+  return response;
+}
 
 /// Sums over all tenants would tell what the others store and compute: only the server's limits stay.
 void LeaveOutOthers(v1::GetInfoResponse& info) {
@@ -192,11 +206,11 @@ class TenantCalls : public Calls {
     return AskAtLength(&Calls::Prefetch, std::move(request));
   }
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
-    if (MayRead(request.namespace_())) return calls_.Stat(std::move(request));
+    if (MayRead(request.namespace_())) return AsReader(calls_.Stat(std::move(request)));
     return Ask(&Calls::Stat, std::move(request));
   }
   absl::StatusOr<v1::ListChunksResponse> List(v1::ListChunksRequest request) override {
-    if (MayRead(request.namespace_())) return calls_.List(std::move(request));
+    if (MayRead(request.namespace_())) return AsReader(calls_.List(std::move(request)));
     return Ask(&Calls::List, std::move(request));
   }
   absl::StatusOr<v1::DeleteChunksResponse> Delete(v1::DeleteChunksRequest request) override {
@@ -232,6 +246,11 @@ class TenantCalls : public Calls {
     }
     request.set_namespace_(tenant_.chunk_namespace);
     return absl::OkStatus();
+  }
+
+  template <typename Response>
+  absl::StatusOr<Response> AsReader(absl::StatusOr<Response> response) const {
+    return tenant_.admin ? std::move(response) : LeaveOutUse(std::move(response));
   }
 
   bool MayRead(const std::string& name) const {

@@ -138,6 +138,7 @@ v1::PutChunkProgress ToProto(const PutChunkProgress& progress) {
   to.set_already_present(progress.already_present);
   to.set_compute_seconds(progress.compute_seconds);
   to.set_durable(progress.durable);
+  to.set_computed_tokens(progress.computed_tokens);
   return to;
 }
 

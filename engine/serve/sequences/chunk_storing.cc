@@ -139,7 +139,12 @@ absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
   if (done.ok() && !*done) return absl::OkStatus();
   // A store too full for the anchor costs time, not the chunk.
   if (!done.ok() && !absl::IsResourceExhausted(done.status())) return done.status();
-  if (done.ok()) anchor_entry_ = anchor_->TakeStored().entry;
+  anchor_seconds_ = anchor_->compute_seconds();
+  if (done.ok()) {
+    StoredChunk anchor = anchor_->TakeStored();
+    stored_.computed_tokens += anchor.computed_tokens;
+    anchor_entry_ = std::move(anchor.entry);
+  }
   anchor_.reset();
   return BeginComputing();
 }
@@ -177,6 +182,8 @@ absl::Status ChunkStoring::Commit() {
   pages_.reset();
   scratch_.reset();
   stored_.compute_seconds = compute_seconds_;
+  stored_.computed_tokens += stored_.num_tokens;
+  if (!anchor_entry_.has_value()) stored_.computed_tokens += static_cast<int32_t>(anchor_ids_.size());
   const store::InsertOptions insert{.compute_cost_seconds = compute_seconds_,
                                     .pinned = options_.pinned,
                                     .on_purpose = options_.on_purpose,

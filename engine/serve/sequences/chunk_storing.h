@@ -26,7 +26,8 @@ struct StoredChunk {
   std::optional<store::ChunkHandle> entry = std::nullopt;  // keeps it in the store while this lives
   int32_t num_tokens = 0;
   bool already_present = false;
-  double compute_seconds = 0;
+  int32_t computed_tokens = 0;  // its own, and its anchor's where that was missing
+  double compute_seconds = 0;   // without the anchor's
 };
 
 /// What shows in lists of chunks that an entry is an anchor.
@@ -67,8 +68,10 @@ class ChunkStoring {
   /// Whether it waits for a stored chunk that is on its way.
   bool is_waiting() const;
 
-  /// So far.
-  double compute_seconds() const { return compute_seconds_; }
+  /// So far, the anchor's included.
+  double compute_seconds() const {
+    return anchor_seconds_ + compute_seconds_ + (anchor_ == nullptr ? 0 : anchor_->compute_seconds());
+  }
 
   /// REQUIRES: Step has returned true.
   StoredChunk TakeStored() { return std::move(stored_); }
@@ -98,7 +101,8 @@ class ChunkStoring {
   absl::Status failed_;                            // what went wrong while somebody else worked on it
   std::unique_ptr<ChunkStoring> anchor_;           // kAnchor
   std::optional<store::ChunkHandle> anchor_entry_;
-  double compute_seconds_ = 0;
+  double anchor_seconds_ = 0;   // once the anchor is done
+  double compute_seconds_ = 0;  // of the chunk
   ScratchPool::Lease scratch_;  // kCompute, as what follows
   std::unique_ptr<kv::SequencePages> pages_;
   std::unique_ptr<blend::ChunkPrecompute> precompute_;

@@ -62,7 +62,11 @@ TEST_F(EngineTest, PutThenGenerateHitsAndRatioOneAnswersAsFullPrefillDoes) {
   ASSERT_EQ(put->progress.size(), 2);
   EXPECT_EQ(put->progress[1].done, 2);
   EXPECT_FALSE(put->progress[0].already_present);
-  EXPECT_TRUE(Put({"Rome is in Italy.\n"})->progress[0].already_present);
+  EXPECT_GT(put->progress[0].computed_tokens, put->progress[0].num_tokens) << "and the text before it";
+  EXPECT_EQ(put->progress[1].computed_tokens, put->progress[1].num_tokens);
+  const auto again = Put({"Rome is in Italy.\n"});
+  EXPECT_TRUE(again->progress[0].already_present);
+  EXPECT_EQ(again->progress[0].computed_tokens, 0);
 
   GenerateRequest full = Request();
   full.blend.reuse = Reuse::kNothing;

@@ -340,6 +340,18 @@ TEST_F(AccessTest, ReadableNamespacesAreReadAndNoMore) {
   stat.set_namespace_("corpus");
   stat.add_keys(shared.ToHex());
   EXPECT_EQ(a->Stat(stat)->chunks_size(), 1);
+  // What others ask would show in how the corpus is used.
+  ASSERT_GT(calls_.Stat(stat)->chunks(0).last_used_unix_seconds(), 0);
+  for (const v1::ChunkInfo& seen : {a->Stat(stat)->chunks(0), a->List(list)->chunks(0)}) {
+    EXPECT_EQ(seen.last_used_unix_seconds(), 0);
+    EXPECT_EQ(seen.hits(), 0);
+    EXPECT_EQ(seen.tier(), v1::TIER_UNSPECIFIED);
+    EXPECT_GT(seen.created_unix_seconds(), 0);
+  }
+  const auto admin =
+      MakeTenantCalls(&calls_, {.name = "b", .chunk_namespace = "b", .admin = true, .read = {"corpus"}},
+                      std::make_shared<Quota>(Tenant()));
+  EXPECT_GT(admin->Stat(stat)->chunks(0).last_used_unix_seconds(), 0);
   v1::DeleteChunksRequest removal;
   removal.set_namespace_("corpus");
   removal.set_all(true);
