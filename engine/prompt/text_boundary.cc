@@ -77,6 +77,8 @@ bool BoundaryScanner::before_space() const {
   return position_ < text_.size() && IsSpace(text::DecodeUtf8At(text_, position_).code_point);
 }
 
+size_t EndOfContent(std::string_view text) { return text.find_last_not_of(" \t\r\n") + 1; }
+
 size_t FloorToCharacter(std::string_view text, size_t position) {
   if (position >= text.size()) return text.size();
   while (position > 0 && !IsCharacterStart(text[position])) --position;

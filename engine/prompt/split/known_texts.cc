@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "engine/prompt/split/text_hash.h"
+#include "engine/prompt/text_boundary.h"
 
 namespace kvblend::prompt {
 
@@ -43,6 +44,7 @@ std::vector<std::pair<uint64_t, uint32_t>> KnownTexts::RunChoices(std::string_vi
 
 void KnownTexts::Add(std::string_view tenant_namespace, std::string_view text) {
   if (text.size() < kMinBytes || text.size() > std::numeric_limits<uint32_t>::max()) return;
+  if (EndOfContent(text) == 0) return;
   const Hashes hashes = HashesOf(text);
   const std::string name(tenant_namespace);
   {

@@ -46,7 +46,7 @@ class KnownTexts {
   /// Beyond `max_texts`, the namespace with the most texts forgets the one used longest ago.
   explicit KnownTexts(int64_t max_texts = kDefaultTexts);
 
-  /// Makes the text known in this namespace. No effect if it is too short.
+  /// Makes the text known in this namespace. No effect if it is too short or blank.
   void Add(std::string_view tenant_namespace, std::string_view text);
 
   /// Where `text` has known texts of any of the namespaces: the one that begins first (of several the

@@ -82,6 +82,16 @@ TEST(KnownTextsTest, FindsTextsWhereverTheyStand) {
   EXPECT_THAT(known.Find(kOwn, ""), IsEmpty());
 }
 
+// Each place of a long run of spaces would have it.
+TEST(KnownTextsTest, BlankTextsAreNotLookedFor) {
+  KnownTexts known;
+  known.Add("own", std::string(64, ' '));
+  known.Add("own", std::string(1000, '\n') + std::string(1000, '\t'));
+  EXPECT_EQ(known.size(), 0);
+  known.Add("own", std::string(64, ' ') + "x");
+  EXPECT_EQ(known.size(), 1);
+}
+
 TEST(KnownTextsTest, OfSeveralTheLongestCounts) {
   KnownTexts known;
   const std::string longer = Passage(1) + Passage(2);

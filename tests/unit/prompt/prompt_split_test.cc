@@ -84,6 +84,14 @@ TEST(PromptSplitTest, ATextThatEndsWithAPassageKeepsItAsItsQuestion) {
   EXPECT_EQ(Split(PromptSplit::kStored, kOne, known), kOne);
 }
 
+// What lies behind each passage is not looked through again: that would take longer than a test may.
+TEST(PromptSplitTest, ManyPassagesInABlankTextAreLeftOutAtOnce) {
+  const std::string text = "x" + std::string(16'000'000, ' ');
+  std::vector<TextRange> known;
+  for (size_t begin = 1; begin + 64 <= text.size(); begin += 64) known.push_back({begin, begin + 64});
+  EXPECT_THAT(FindPassages(text, known, false, known.size()), IsEmpty());
+}
+
 TEST(PromptSplitTest, KnownTextsComeBeforeParagraphs) {
   KnownTexts known;
   const std::string whole = absl::StrCat(kOne, "\n\n", kTwo);
