@@ -84,6 +84,15 @@ TEST(PromptSplitTest, ATextThatEndsWithAPassageKeepsItAsItsQuestion) {
   EXPECT_EQ(Split(PromptSplit::kStored, kOne, known), kOne);
 }
 
+TEST(PromptSplitTest, BlanksOfAllKindsAreNoQuestion) {
+  for (const char* blank :
+       {"\f", "\v", "\xC2\xA0", "\xE2\x80\xA8", "\xE3\x80\x80", "\xE2\x80\x8B", "\xEF\xBB\xBF"}) {
+    const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\n", blank, " ", blank);
+    EXPECT_EQ(Split(PromptSplit::kPassages, text),
+              absl::StrCat("Use.\n\n|[", kOne, "]|\n\n", kThree, "\n\n", blank, " ", blank));
+  }
+}
+
 // What lies behind each passage is not looked through again: that would take longer than a test may.
 TEST(PromptSplitTest, ManyPassagesInABlankTextAreLeftOutAtOnce) {
   const std::string text = "x" + std::string(16'000'000, ' ');
