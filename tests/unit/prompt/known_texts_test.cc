@@ -125,6 +125,44 @@ TEST(KnownTextsTest, ACommonBeginningHidesNone) {
   }
 }
 
+/// A text of which all but a number is in every other one. `place`: of the number, up to 40.
+std::string ProductCard(int number, int place) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    if (i == place) absl::StrAppend(&text, "Article number ", 100'000 + number, "\n");
+    absl::StrAppend(&text, "Clause ", i, ": the warranty covers parts of class ", i * i, " and labour.\n");
+  }
+  return text;
+}
+
+// The runs with the least hashes are nearly always of the wording that all of them have. They do not cost a
+// prompt of many such texts its comparisons either.
+TEST(KnownTextsTest, SharedWordingHidesNone) {
+  for (const int place : {0, 13, 20, 39}) {
+    KnownTexts known;
+    for (int i = 0; i < 400; ++i) known.Add("own", ProductCard(i, place));
+    EXPECT_EQ(known.size(), 400);
+    std::string all;
+    for (int i = 0; i < 400; ++i) {
+      const std::string card = ProductCard(i, place);
+      EXPECT_THAT(known.Find(kOwn, absl::StrCat("Context: ", card, "\nQ?")),
+                  ElementsAre(TextRange{9, 9 + card.size()}))
+          << i << " " << place;
+      absl::StrAppend(&all, card, "\n");
+    }
+    EXPECT_EQ(known.Find(kOwn, all).size(), 400);
+  }
+}
+
+// All runs of the same length of these are the same one. What does not fit is forgotten, so that a search
+// ends.
+TEST(KnownTextsTest, ARunStandsForABoundedNumberOfTexts) {
+  KnownTexts known;
+  for (size_t bytes = 64; bytes < 1000; ++bytes) known.Add("own", std::string(bytes, 'a'));
+  EXPECT_EQ(known.size(), 1 + 4 * KnownTexts::kMaxTextsPerRun) << "32 bytes, and 64 to 512";
+  EXPECT_THAT(known.Find(kOwn, std::string(999, 'a')), ElementsAre(TextRange{0, 999}));
+}
+
 TEST(KnownTextsTest, TheOneUsedLongestAgoGoesOfWhoHasMost) {
   KnownTexts known(10);
   known.Add("quiet", Passage(100));
