@@ -90,11 +90,11 @@ std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
     room -= chunks->size();
     return passages;
   };
-  std::vector<int32_t> passages = cut(&prompt->question, &prompt->chunks);
+  // The oldest first: a later turn must not change how an earlier one was cut, whose KV is kept.
   for (Turn& turn : prompt->history) {
     if (turn.role == Role::kUser && turn.chunks.empty()) cut(&turn.text, &turn.chunks);
   }
-  return passages;
+  return cut(&prompt->question, &prompt->chunks);
 }
 
 void MarkTextBetween(const std::vector<int32_t>& passages, PromptLayout* layout) {

@@ -122,6 +122,25 @@ TEST(PromptSplitTest, EarlierTurnsAreCutAsTheyWereThen) {
   EXPECT_THAT(second.history[1].chunks, IsEmpty());
 }
 
+// Otherwise the KV that is kept of them would not be that of the same chunks.
+TEST(PromptSplitTest, LaterTurnsDoNotChangeHowEarlierOnesAreCut) {
+  const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\nQ?");
+  std::vector<Turn> before;
+  for (int turn = 0; turn < 6; ++turn) {
+    Prompt prompt;
+    for (int i = 0; i < turn; ++i) prompt.history.push_back({.role = Role::kUser, .text = text});
+    prompt.question = text;
+    SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwnNamespace, 11, &prompt);
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_EQ(prompt.history[i].chunks, before[i].chunks) << turn << " " << i;
+      EXPECT_EQ(prompt.history[i].text, before[i].text) << turn << " " << i;
+    }
+    EXPECT_EQ(prompt.chunks.size(), turn < 2 ? 4 : turn == 2 ? 2 : 0) << turn;
+    before = std::move(prompt.history);
+    before.push_back({.role = Role::kUser, .text = prompt.question, .chunks = prompt.chunks});
+  }
+}
+
 TEST(PromptSplitTest, ChunksAreCounted) {
   const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\n", kOne, "x\n\nQ?");
   EXPECT_EQ(Split(PromptSplit::kPassages, text, KnownTexts(), 5),
