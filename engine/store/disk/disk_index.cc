@@ -235,11 +235,20 @@ int64_t DiskIndex::BytesOf(const std::string& tenant_namespace) const {
 }
 
 std::vector<DiskIndex::Victim> DiskIndex::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
-  std::vector<Victim> victims;
   limits_.namespace_quotas.bytes = bytes;
-  if (!limits_.namespace_quotas.limited()) return victims;
+  if (!limits_.namespace_quotas.limited()) return {};
   eviction_queue_.CountOwners();
-  for (const auto& [name, limit] : bytes) {
+  return EvictToNamespaceQuotas();
+}
+
+std::vector<DiskIndex::Victim> DiskIndex::EvictToNamespaceQuotas() {
+  std::vector<Victim> victims;
+  if (!limits_.namespace_quotas.limited()) return victims;
+  // Copies: a namespace's name goes with its last entry.
+  std::vector<std::string> names;
+  names.reserve(namespace_bytes_.size());
+  for (const auto& [name, stored] : namespace_bytes_) names.push_back(*name);
+  for (const std::string& name : names) {
     const int64_t quota = limits_.namespace_quotas.BytesOf(name, limits_.quota_bytes);
     while (BytesOf(name) > quota && eviction_queue_.bytes_of(namespaces_.Find(name)) > 0) {
       GiveUp(eviction_queue_.PopOf(namespaces_.Find(name)), victims);

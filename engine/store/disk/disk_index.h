@@ -146,6 +146,8 @@ class DiskIndex {
   void EndReservation(const std::string& tenant_namespace, int64_t bytes);
   /// NamespaceQuotas::bytes from now on; gives up what is idle of those that have more.
   std::vector<Victim> LimitNamespaces(const std::map<std::string, int64_t>& bytes);
+  /// Gives up what is idle of namespaces that have more than they may.
+  std::vector<Victim> EvictToNamespaceQuotas();
   /// Gives up entries until the rest fits the quota, or only pinned ones are left.
   std::vector<Victim> EvictToQuota();
   /// Gives up entries of at least so many bytes together; none when that can't be.
