@@ -8,6 +8,11 @@ namespace {
 
 bool IsSpace(uint32_t code_point) { return text::ClassOf(code_point) == text::CharClass::kSpace; }
 
+// Zero width space and byte order mark are no white space by their property, but nothing is seen of them.
+bool IsBlank(uint32_t code_point) {
+  return IsSpace(code_point) || code_point == 0x200B || code_point == 0xFEFF;
+}
+
 bool EndsSentence(uint32_t code_point) {
   switch (code_point) {
     case '.':
@@ -75,6 +80,19 @@ bool BoundaryScanner::Next() {
 
 bool BoundaryScanner::before_space() const {
   return position_ < text_.size() && IsSpace(text::DecodeUtf8At(text_, position_).code_point);
+}
+
+size_t EndOfContent(std::string_view text) {
+  for (size_t end = text.size(); end > 0;) {
+    const size_t begin = FloorToCharacter(text, end - 1);
+    const text::Utf8Step step = text::DecodeUtf8At(text, begin);
+    if (step.kind != text::Utf8Step::Kind::kValid || begin + step.length != end ||
+        !IsBlank(step.code_point)) {
+      return end;
+    }
+    end = begin;
+  }
+  return 0;
 }
 
 size_t FloorToCharacter(std::string_view text, size_t position) {

@@ -35,6 +35,11 @@ class BoundaryScanner {
   int line_breaks_ = 0;          // in the white space before position_
 };
 
+/// Where the last character of `text` ends that is not blank; 0 if all of them are. Blank are white space of
+/// all kinds (text::CharClass::kSpace), and U+200B and U+FEFF, which take no room. Bytes that are no
+/// character are not blank. Time: that of what is blank at the end.
+size_t EndOfContent(std::string_view text);
+
 /// The last place between two characters of `text` at or before `position`.
 size_t FloorToCharacter(std::string_view text, size_t position);
 /// The first place between two characters of `text` at or after `position`.

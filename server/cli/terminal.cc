@@ -40,6 +40,21 @@ int ColumnsOfStandardError() {
 
 bool IsInsideCharacter(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }  // of UTF-8
 
+/// Of the character that `text`, which is not empty, begins with; 0: that is no UTF-8.
+size_t CharacterBytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  const size_t length = first < 0x80                    ? 1
+                        : first >= 0xC2 && first < 0xE0 ? 2
+                        : first >= 0xE0 && first < 0xF0 ? 3
+                        : first >= 0xF0 && first < 0xF5 ? 4
+                                                        : 0;
+  if (length > text.size()) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if (!IsInsideCharacter(text[i])) return 0;
+  }
+  return length;
+}
+
 }  // namespace
 
 Terminal Terminal::Standard() {
@@ -128,17 +143,18 @@ void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
 
 std::string OnOneLine(std::string_view text) {
   std::string line;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = CharacterBytes(text.substr(i));
     const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (byte < 0x20 || byte == 0x7F) {
+    const auto next = static_cast<unsigned char>(length == 2 ? text[i + 1] : 0);
+    if (length == 0 || byte < 0x20 || byte == 0x7F) {
       absl::StrAppendFormat(&line, "\\x%02x", byte);
-    } else if (byte == 0xC2 && next >= 0x80 && next < 0xA0) {  // U+0080 to U+009F, which terminals obey too
+    } else if (byte == 0xC2 && next < 0xA0) {  // U+0080 to U+009F, which terminals obey too
       absl::StrAppendFormat(&line, "\\x%02x", next);
-      ++i;
     } else {
-      line.push_back(text[i]);
+      line.append(text.substr(i, length));
     }
+    i += std::max<size_t>(length, 1);
   }
   return line;
 }

@@ -66,8 +66,8 @@ class ProgressBar {
   absl::Time last_drawn_ = absl::InfinitePast();
 };
 
-/// For a cell of a table: control characters, which others may have put into a name, as "\x1b"; the rest as
-/// it is.
+/// For a cell of a table: control characters and bytes that are no UTF-8, which others may have put into a
+/// name, as "\x1b"; the rest as it is.
 std::string OnOneLine(std::string_view text);
 /// "1 chunk", "2 chunks".
 std::string Counted(int64_t count, std::string_view noun);

@@ -1,10 +1,12 @@
 #include "engine/prompt/split/known_texts.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <limits>
 
 #include "engine/prompt/split/text_hash.h"
+#include "engine/prompt/text_boundary.h"
 
 namespace kvblend::prompt {
 
@@ -20,14 +22,14 @@ KnownTexts::Hashes KnownTexts::HashesOf(std::string_view text) const {
   return hashes;
 }
 
-std::vector<std::pair<uint64_t, uint32_t>> KnownTexts::RunChoices(std::string_view text) const {
-  std::vector<std::pair<uint64_t, uint32_t>> least;  // a heap, the largest on top
+std::vector<KnownTexts::Run> KnownTexts::RunChoices(std::string_view text) const {
+  std::vector<Run> least;  // a heap, the largest on top
   RollingHash rolling(text, kWindow, base_);
   do {
-    const std::pair run(rolling.value(), static_cast<uint32_t>(rolling.begin()));
+    const Run run{rolling.value(), static_cast<uint32_t>(rolling.begin()), kWindow};
     if (least.size() == kRunChoices && !(run < least.front())) continue;
     // Of equal runs only the first counts.
-    if (std::any_of(least.begin(), least.end(), [&](const auto& one) { return one.first == run.first; })) {
+    if (std::any_of(least.begin(), least.end(), [&](const auto& one) { return one.hash == run.hash; })) {
       continue;
     }
     if (least.size() == kRunChoices) {
@@ -41,8 +43,24 @@ std::vector<std::pair<uint64_t, uint32_t>> KnownTexts::RunChoices(std::string_vi
   return least;
 }
 
+std::vector<KnownTexts::Run> KnownTexts::LongRuns(std::string_view text) const {
+  const size_t bytes = std::bit_floor(text.size());
+  std::vector<Run> runs;
+  for (const size_t begin : {size_t{0}, text.size() - bytes}) {
+    runs.push_back({HashesOf(text.substr(begin, bytes)).first, static_cast<uint32_t>(begin),
+                    static_cast<uint32_t>(bytes)});
+  }
+  return runs;
+}
+
+size_t KnownTexts::NumTexts(const Namespace& of, const Run& run) {
+  const auto found = of.by_run.find(run.hash);
+  return found == of.by_run.end() ? 0 : found->second.size();
+}
+
 void KnownTexts::Add(std::string_view tenant_namespace, std::string_view text) {
   if (text.size() < kMinBytes || text.size() > std::numeric_limits<uint32_t>::max()) return;
+  if (EndOfContent(text) == 0) return;
   const Hashes hashes = HashesOf(text);
   const std::string name(tenant_namespace);
   {
@@ -55,25 +73,23 @@ void KnownTexts::Add(std::string_view tenant_namespace, std::string_view text) {
       }
     }
   }
-  const std::vector<std::pair<uint64_t, uint32_t>> choices = RunChoices(text);
+  const std::vector<Run> choices = RunChoices(text), long_runs = LongRuns(text);
   absl::MutexLock lock(&mutex_);
   Namespace& of = namespaces_[name];
   if (of.by_hashes.contains(hashes)) return;  // another thread was faster
   const size_t before = of.texts.size();
-  const auto others = [&](const std::pair<uint64_t, uint32_t>& run) {
-    const auto found = of.by_run.find(run.first);
-    return found == of.by_run.end() ? 0 : found->second.size();
+  const auto rarest = [&](const std::vector<Run>& runs) {
+    return *std::min_element(runs.begin(), runs.end(),
+                             [&](const Run& a, const Run& b) { return NumTexts(of, a) < NumTexts(of, b); });
   };
-  const auto run = *std::min_element(choices.begin(), choices.end(),
-                                     [&](const auto& a, const auto& b) { return others(a) < others(b); });
-  if (others(run) >= kMaxTextsPerRun) Forget(of, of.by_run[run.first].front());
-  of.texts.push_back({.hashes = hashes,
-                      .run = run.first,
-                      .run_begin = run.second,
-                      .bytes = static_cast<uint32_t>(text.size())});
+  Run run = rarest(choices);
+  if (NumTexts(of, run) > 0) run = rarest(long_runs);
+  if (NumTexts(of, run) >= kMaxTextsPerRun) Forget(of, of.by_run[run.hash].front());
+  of.texts.push_back({.hashes = hashes, .run = run, .bytes = static_cast<uint32_t>(text.size())});
   const auto added = std::prev(of.texts.end());
   of.by_hashes.emplace(hashes, added);
-  of.by_run[run.first].push_back(added);
+  of.by_run[run.hash].push_back(added);
+  ++of.windows[run.bytes];
   Resize(name, before, of.texts.size());
   while (num_texts_ > max_texts_) {
     const auto [size, largest] = *by_size_.rbegin();
@@ -84,9 +100,11 @@ void KnownTexts::Add(std::string_view tenant_namespace, std::string_view text) {
 }
 
 void KnownTexts::Forget(Namespace& of, Texts::iterator text) {
-  const auto run = of.by_run.find(text->run);
+  const auto run = of.by_run.find(text->run.hash);
   std::erase(run->second, text);
   if (run->second.empty()) of.by_run.erase(run);
+  const auto window = of.windows.find(text->run.bytes);
+  if (--window->second == 0) of.windows.erase(window);
   of.by_hashes.erase(text->hashes);
   of.texts.erase(text);
 }
@@ -114,24 +132,39 @@ std::vector<TextRange> KnownTexts::Find(absl::Span<const std::string> namespaces
   }
   if (searched.empty()) return ranges;
   const TextHash hashes(text, base_);
+  std::set<size_t> windows;
+  for (const Namespace* of : searched) {
+    for (const auto& [window, texts] : of->windows) {
+      if (window <= text.size()) windows.insert(window);
+    }
+  }
+  std::vector<RollingHash> runs;
+  runs.reserve(windows.size());
+  for (const size_t window : windows) runs.emplace_back(text, window, base_);
   std::vector<Found> found;
   int64_t checks = 0;
-  RollingHash rolling(text, kWindow, base_);
-  do {
+  const auto look = [&](const RollingHash& run) {
     for (const Namespace* of : searched) {
-      const auto same_run = of->by_run.find(rolling.value());
+      const auto same_run = of->by_run.find(run.value());
       if (same_run == of->by_run.end()) continue;
       for (const Texts::iterator& known : same_run->second) {
         ++checks;
-        if (rolling.begin() < known->run_begin) continue;
-        const size_t begin = rolling.begin() - known->run_begin;
+        if (run.begin() < known->run.begin) continue;
+        const size_t begin = run.begin() - known->run.begin;
         if (known->bytes > text.size() - begin ||
             hashes.Of(begin, begin + known->bytes) != known->hashes.first)
           continue;
         found.push_back({{begin, begin + known->bytes}, &*known});
       }
     }
-  } while (checks < kMaxChecks && rolling.Next());
+  };
+  while (!runs.empty() && checks < kMaxChecks) {
+    for (const RollingHash& run : runs) look(run);
+    // The longest ones, which are the last, end first.
+    size_t going_on = 0;
+    while (going_on < runs.size() && runs[going_on].Next()) ++going_on;
+    while (runs.size() > going_on) runs.pop_back();
+  }
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return a.range.begin != b.range.begin ? a.range.begin < b.range.begin : a.range.end > b.range.end;
   });

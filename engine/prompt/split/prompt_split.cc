@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/prompt/text_boundary.h"
+
 namespace kvblend::prompt {
 namespace {
 
@@ -21,8 +23,6 @@ std::vector<TextRange> BlankLines(std::string_view text) {
   }
   return breaks;
 }
-
-bool IsBlank(std::string_view text) { return text.find_first_not_of(kBlank) == std::string_view::npos; }
 
 /// Paragraphs of the text that overlap no range of `known`.
 std::vector<TextRange> Paragraphs(std::string_view text, const std::vector<TextRange>& known) {
@@ -71,7 +71,9 @@ std::vector<TextRange> FindPassages(std::string_view text, const std::vector<Tex
               [](const TextRange& a, const TextRange& b) { return a.begin < b.begin; });
   }
   if (passages.size() > max_passages) passages.resize(max_passages);
-  while (!passages.empty() && IsBlank(text.substr(passages.back().end))) passages.pop_back();
+  // A question that is not blank is left.
+  const size_t end = EndOfContent(text);
+  while (!passages.empty() && passages.back().end >= end) passages.pop_back();
   return passages;
 }
 
@@ -88,11 +90,11 @@ std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
     room -= chunks->size();
     return passages;
   };
-  std::vector<int32_t> passages = cut(&prompt->question, &prompt->chunks);
+  // The oldest first: a later turn must not change how an earlier one was cut, whose KV is kept.
   for (Turn& turn : prompt->history) {
     if (turn.role == Role::kUser && turn.chunks.empty()) cut(&turn.text, &turn.chunks);
   }
-  return passages;
+  return cut(&prompt->question, &prompt->chunks);
 }
 
 void MarkTextBetween(const std::vector<int32_t>& passages, PromptLayout* layout) {

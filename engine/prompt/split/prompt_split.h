@@ -32,8 +32,9 @@ std::vector<TextRange> FindPassages(std::string_view text, const std::vector<Tex
 
 /// Cuts the question, and the texts of the user's earlier turns that have no chunks, into chunks: the
 /// passages, and the text before and between them. Together they are the same text. At most `max_chunks` in
-/// all turns together. `namespaces`: those whose known texts are looked for. Returns which of prompt->chunks
-/// are passages, ascending.
+/// all turns together, of which earlier turns get theirs first: each is cut as it was when it was the last.
+/// `namespaces`: those whose known texts are looked for. Returns which of prompt->chunks are passages,
+/// ascending.
 /// REQUIRES: prompt->chunks is empty; how is not kNone
 std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
                                  absl::Span<const std::string> namespaces, int32_t max_chunks,

@@ -73,6 +73,7 @@ DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
 void DiskIndex::Erase(Slot slot) {
   SetPinned(slot, false);
   SetBusy(slot, true);  // takes it out of the eviction queue
+  SetStuck(slot, false);
   by_key_.erase(slot);
   by_namespace_.erase(slot);
   by_content_.erase(slot);
@@ -184,10 +185,52 @@ void DiskIndex::GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Vic
   const auto slot = static_cast<Slot>(*id);
   Entry& entry = Mutable(slot);
   entry.evictable = false;
-  const ChunkKey key = entry.key;
-  victims.push_back({key, entry.generation, entry.bytes, FrequencyOf(entry)});
+  victims.push_back({.info = InfoOf(slot),
+                     .generation = entry.generation,
+                     .frequency = FrequencyOf(entry),
+                     .suspect = entry.suspect,
+                     .was_stuck = entry.was_stuck});
   Erase(slot);
-  claimed_.insert(key);  // nobody has it: claimed entries are not in the queue
+  claimed_.insert(victims.back().info.key);  // nobody has it: claimed entries are not in the queue
+}
+
+void DiskIndex::PutBack(const Victim& victim, bool stuck) {
+  const ChunkInfo& info = victim.info;
+  ChunkAddress address;
+  address.key = info.key;
+  address.content_key = info.content_key;
+  address.anchor_hash = info.anchor_hash;
+  address.tenant_namespace = info.tenant_namespace;
+  address.num_tokens = info.num_tokens;
+  const Slot slot = Insert({.address = address,
+                            .label = info.label,
+                            .compute_cost_seconds = info.compute_cost_seconds,
+                            .created = info.created,
+                            .bytes = info.bytes,
+                            .frequency = victim.frequency - info.hits});
+  Entry& entry = Mutable(slot);
+  entry.hits = static_cast<uint32_t>(info.hits);
+  entry.last_used_micros = absl::ToUnixMicros(info.last_used);
+  entry.suspect = victim.suspect;
+  entry.was_stuck = victim.was_stuck;
+  if (stuck) SetStuck(slot, true);
+}
+
+void DiskIndex::SetStuck(Slot slot, bool stuck) {
+  Entry& entry = Mutable(slot);
+  if (entry.stuck == stuck) return;
+  entry.stuck = stuck;
+  entry.was_stuck = true;
+  if (stuck) {
+    stuck_.emplace(entry.generation, slot);
+  } else {
+    stuck_.erase({entry.generation, slot});
+  }
+  UpdateEvictability(slot);
+}
+
+void DiskIndex::RetryStuck(int64_t max_entries) {
+  for (; max_entries > 0 && !stuck_.empty(); --max_entries) SetStuck(stuck_.begin()->second, false);
 }
 
 absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::string& tenant_namespace,
@@ -196,7 +239,7 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
   if (bytes > limits_.quota_bytes - kept) {
     return absl::ResourceExhaustedError(absl::StrCat("disk tier: ", bytes, " bytes needed; of the quota of ",
                                                      limits_.quota_bytes, " bytes ", kept, " are pinned (",
-                                                     pinned_bytes_, ") or being written"));
+                                                     pinned_bytes_, "), being written or not to be removed"));
   }
   std::vector<Victim> victims;
   if (limits_.namespace_quotas.limited()) {
@@ -204,11 +247,12 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
     const int64_t kept_of_namespace =
         BytesOf(tenant_namespace) - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
     if (bytes > quota - kept_of_namespace) {
-      return WithNamespaceLimit(absl::ResourceExhaustedError(absl::StrCat(
-                                    "disk tier: ", bytes, " bytes needed; ",
-                                    limits_.namespace_quotas.Describe(tenant_namespace, limits_.quota_bytes),
-                                    ", of which ", kept_of_namespace, " are pinned or being written")),
-                                tenant_namespace);
+      return WithNamespaceLimit(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "disk tier: ", bytes, " bytes needed; ",
+              limits_.namespace_quotas.Describe(tenant_namespace, limits_.quota_bytes), ", of which ",
+              kept_of_namespace, " are pinned, being written or not to be removed")),
+          tenant_namespace);
     }
     while (bytes > quota - BytesOf(tenant_namespace)) {
       GiveUp(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)), victims);
@@ -218,6 +262,17 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
   reserved_bytes_ += bytes;
   reserved_of_namespace_[tenant_namespace] += bytes;
   return victims;
+}
+
+void DiskIndex::HoldRoom(const std::string& tenant_namespace, int64_t bytes) {
+  held_bytes_ += bytes;
+  reserved_bytes_ += bytes;
+  reserved_of_namespace_[tenant_namespace] += bytes;
+}
+
+void DiskIndex::EndHold(const std::string& tenant_namespace, int64_t bytes) {
+  held_bytes_ -= bytes;
+  EndReservation(tenant_namespace, bytes);
 }
 
 void DiskIndex::EndReservation(const std::string& tenant_namespace, int64_t bytes) {
@@ -235,11 +290,20 @@ int64_t DiskIndex::BytesOf(const std::string& tenant_namespace) const {
 }
 
 std::vector<DiskIndex::Victim> DiskIndex::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
-  std::vector<Victim> victims;
   limits_.namespace_quotas.bytes = bytes;
-  if (!limits_.namespace_quotas.limited()) return victims;
+  if (!limits_.namespace_quotas.limited()) return {};
   eviction_queue_.CountOwners();
-  for (const auto& [name, limit] : bytes) {
+  return EvictToNamespaceQuotas();
+}
+
+std::vector<DiskIndex::Victim> DiskIndex::EvictToNamespaceQuotas() {
+  std::vector<Victim> victims;
+  if (!limits_.namespace_quotas.limited()) return victims;
+  // Copies: a namespace's name goes with its last entry.
+  std::vector<std::string> names;
+  names.reserve(namespace_bytes_.size());
+  for (const auto& [name, stored] : namespace_bytes_) names.push_back(*name);
+  for (const std::string& name : names) {
     const int64_t quota = limits_.namespace_quotas.BytesOf(name, limits_.quota_bytes);
     while (BytesOf(name) > quota && eviction_queue_.bytes_of(namespaces_.Find(name)) > 0) {
       GiveUp(eviction_queue_.PopOf(namespaces_.Find(name)), victims);
@@ -257,7 +321,7 @@ std::vector<DiskIndex::Victim> DiskIndex::EvictToQuota() {
 std::vector<DiskIndex::Victim> DiskIndex::EvictAtLeast(int64_t bytes) {
   std::vector<Victim> victims;
   if (bytes > eviction_queue_.bytes()) return victims;
-  for (int64_t freed = 0; freed < bytes; freed += victims.back().bytes)
+  for (int64_t freed = 0; freed < bytes; freed += victims.back().info.bytes)
     GiveUp(eviction_queue_.Pop(), victims);
   return victims;
 }
@@ -273,7 +337,7 @@ void DiskIndex::RequeueOldestFirst() {
 
 void DiskIndex::UpdateEvictability(Slot slot) {
   Entry& entry = Mutable(slot);
-  const bool evictable = !entry.pinned && !entry.busy;
+  const bool evictable = !entry.pinned && !entry.busy && !entry.stuck;
   if (evictable == entry.evictable) return;
   if (evictable) {
     const EvictionQueue::Ticket ticket = eviction_queue_.Add(

@@ -96,15 +96,18 @@ class DiskIndex {
     bool busy : 1 = false;     // its key is claimed
     bool suspect : 1 = false;  // a read of it failed, by no fault of the bytes
     bool evictable : 1 = false;
+    bool stuck : 1 = false;      // its file could not be removed: it is not given up for now
+    bool was_stuck : 1 = false;  // or is not since its file was written
   };
 
   /// An entry that was given up. It is no longer in the index, and its key is claimed until its files are
   /// gone.
   struct Victim {
-    ChunkKey key;
+    ChunkInfo info;
     uint64_t generation = 0;
-    int64_t bytes = 0;
     int64_t frequency = 1;  // how often it was asked for, as far as that is known; at least 1
+    bool suspect = false;
+    bool was_stuck = false;  // its file could not be removed earlier
   };
 
   explicit DiskIndex(Limits limits);
@@ -130,6 +133,11 @@ class DiskIndex {
   /// kResourceExhausted: with this entry more than half of the quota would be pinned.
   absl::Status CheckPinLimit(Slot slot) const;
   void SetSuspect(Slot slot) { Mutable(slot).suspect = true; }
+  /// An entry that was given up is one again, for its file is still there. `stuck`: it could not be removed,
+  /// so others are given up first, until RetryStuck. REQUIRES: its key is still claimed.
+  void PutBack(const Victim& victim, bool stuck);
+  /// Lets up to so many stuck entries be given up again, those first that have been stuck for longest.
+  void RetryStuck(int64_t max_entries);
   /// Lets all entries queue again, so that among equals the oldest goes first. For an index just built.
   void RequeueOldestFirst();
 
@@ -144,8 +152,13 @@ class DiskIndex {
   /// beside what is pinned, claimed or set aside already; names the bytes.
   absl::StatusOr<std::vector<Victim>> Reserve(const std::string& tenant_namespace, int64_t bytes);
   void EndReservation(const std::string& tenant_namespace, int64_t bytes);
+  /// Counts a file that is no entry any more and is still there, as if it were one.
+  void HoldRoom(const std::string& tenant_namespace, int64_t bytes);
+  void EndHold(const std::string& tenant_namespace, int64_t bytes);
   /// NamespaceQuotas::bytes from now on; gives up what is idle of those that have more.
   std::vector<Victim> LimitNamespaces(const std::map<std::string, int64_t>& bytes);
+  /// Gives up what is idle of namespaces that have more than they may.
+  std::vector<Victim> EvictToNamespaceQuotas();
   /// Gives up entries until the rest fits the quota, or only pinned ones are left.
   std::vector<Victim> EvictToQuota();
   /// Gives up entries of at least so many bytes together; none when that can't be.
@@ -153,7 +166,8 @@ class DiskIndex {
 
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t bytes() const { return bytes_; }
-  int64_t reserved_bytes() const { return reserved_bytes_; }
+  int64_t reserved_bytes() const { return reserved_bytes_ - held_bytes_; }
+  int64_t held_bytes() const { return held_bytes_; }
   int64_t pinned_entries() const { return pinned_entries_; }
   int64_t pinned_bytes() const { return pinned_bytes_; }
 
@@ -194,6 +208,7 @@ class DiskIndex {
   static int64_t FrequencyOf(const Entry& entry) { return 1 + int64_t{entry.hits} + entry.earlier_hits; }
   void SetBusy(Slot slot, bool busy);
   void UpdateEvictability(Slot slot);
+  void SetStuck(Slot slot, bool stuck);
   /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
   int64_t BytesOf(const std::string& tenant_namespace) const;
   void GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims);
@@ -212,6 +227,8 @@ class DiskIndex {
   uint64_t next_generation_ = 1;
   int64_t bytes_ = 0;
   int64_t reserved_bytes_ = 0;
+  int64_t held_bytes_ = 0;                                           // of these
+  absl::btree_set<std::pair<uint64_t, Slot>> stuck_;                 // by generation
   absl::flat_hash_map<std::string, int64_t> reserved_of_namespace_;  // of these
   int64_t pinned_entries_ = 0;
   int64_t pinned_bytes_ = 0;

@@ -115,9 +115,10 @@ absl::Status DiskTier::Start() {
     stats_.unreadable_entries = found.unreadable_entries;
     stats_.quarantined = found.damaged_entries;
     stats_.found_entries = index_.size();
-    left_alone_.insert(found.left_alone.begin(), found.left_alone.end());
+    for (const auto& [key, pinned] : found.left_alone) left_alone_[key].pinned = pinned;
     index_.RequeueOldestFirst();
-    victims = index_.EvictToQuota();
+    victims = index_.EvictToNamespaceQuotas();
+    for (Index::Victim& victim : index_.EvictToQuota()) victims.push_back(std::move(victim));
   }
   Delete(victims);
   reads_ = ReadQueue::Create(options_.reads);
@@ -167,30 +168,23 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
     const EntryHeader header = HeaderOf(address, kv, options, options_.now());
     KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
     const int64_t bytes = header.total_bytes();
-    absl::StatusOr<std::vector<Index::Victim>> victims;
-    {
-      absl::MutexLock lock(&mutex_);
-      victims = index_.Reserve(address.tenant_namespace, bytes);
-      if (!victims.ok()) {
-        ++stats_.put_rejections;
-        return victims.status();
-      }
-    }
-    Delete(*victims);
-    status = MakeRoomOnDisk(bytes);
+    status = ReserveRoom(address.tenant_namespace, bytes);
+    if (absl::IsResourceExhausted(status)) return status;
+    const bool has_room = status.ok();
+    if (status.ok()) status = MakeRoomOnDisk(bytes);
     if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
     if (absl::IsNotFound(status)) {
       status = MakeFoldersAnew();
       if (status.ok()) status = files_.Write(key, header_bytes, kv, old.has_value());
     }
     absl::MutexLock lock(&mutex_);
-    index_.EndReservation(address.tenant_namespace, bytes);
+    if (has_room) index_.EndReservation(address.tenant_namespace, bytes);
     if (status.ok()) {
       bool pinned = old.has_value() && index_.at(*old).pinned;
       if (old.has_value()) index_.Erase(*old);
       if (const auto replaced = left_alone_.find(key); replaced != left_alone_.end()) {
-        pinned = replaced->second;  // as the next start would find it
-        left_alone_.erase(replaced);
+        pinned = replaced->second.pinned;  // as the next start would find it
+        ForgetLeftAlone(key);
       }
       const Index::Slot slot = index_.Insert({.address = address,
                                               .label = header.label,
@@ -208,52 +202,6 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
   absl::MutexLock lock(&mutex_);
   ++stats_.put_failures;
   return AsUnavailable(status);
-}
-
-void DiskTier::Delete(const std::vector<Index::Victim>& victims) {
-  for (const Index::Victim& victim : victims) {
-    // An open entry can be read after its file is gone.
-    if (eviction_listener_ && victim.frequency > 1) {
-      absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = OpenFile(victim.key, victim.generation, false);
-      if (entry.ok()) eviction_listener_(*std::move(entry), victim.frequency);
-    }
-    files_.Unlink(victim.key);
-    absl::MutexLock lock(&mutex_);
-    ++stats_.evictions;
-    stats_.evicted_bytes += victim.bytes;
-    index_.Unclaim(victim.key);
-  }
-}
-
-absl::Status DiskTier::MakeRoomOnDisk(int64_t bytes) {
-  int64_t free_bytes = 0;
-  const auto shortage = [&]() -> int64_t {
-    const absl::StatusOr<Space> space = fs_.SpaceOf(options_.path);
-    if (!space.ok()) return 0;  // then writing finds out
-    free_bytes = space->available_bytes;
-    absl::MutexLock lock(&mutex_);
-    return index_.reserved_bytes() + options_.min_free_bytes - space->available_bytes;  // with `bytes`
-  };
-  int64_t missing = shortage();
-  if (missing <= 0) return absl::OkStatus();
-  std::vector<Index::Victim> victims;
-  bool warns = false;
-  {
-    absl::MutexLock lock(&mutex_);
-    victims = index_.EvictAtLeast(missing);
-    stats_.evictions_for_space += static_cast<int64_t>(victims.size());
-    warns = !victims.empty() && warn_short_of_space_.IsDue();
-  }
-  if (warns) {
-    spdlog::warn("chunk store on disk: {} has {} bytes free; allowed: {}; {} chunks are evicted for it",
-                 options_.path, free_bytes, options_.min_free_bytes, victims.size());
-  }
-  Delete(victims);
-  missing = shortage();
-  if (missing <= 0) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      options_.path, ": writing ", bytes, " bytes takes ", missing,
-      " bytes more than the disk has room for; at least ", options_.min_free_bytes, " must stay free"));
 }
 
 absl::Status DiskTier::MakeFoldersAnew() {
@@ -276,15 +224,6 @@ absl::Status DiskTier::MakeFoldersAnew() {
     }
   }
   return MakeOwnFolders();
-}
-
-void DiskTier::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
-  std::vector<Index::Victim> victims;
-  {
-    absl::MutexLock lock(&mutex_);
-    victims = index_.LimitNamespaces(bytes);
-  }
-  Delete(victims);
 }
 
 // --- reading
@@ -373,11 +312,19 @@ void DiskTier::Quarantine(const ChunkKey& key, uint64_t generation, const absl::
     absl::MutexLock lock(&mutex_);
     const std::optional<Index::Slot> slot = FindGeneration(key, generation);
     if (!slot.has_value()) return;  // it was replaced or is gone
-    index_.Erase(*slot);
+    LeaveAlone(*slot);
     ++stats_.quarantined;
   }
   spdlog::warn("chunk store on disk: damaged entry set aside: {}: {}", key.ToHex(), reason.ToString());
-  files_.Quarantine(key);
+  const absl::Status status = files_.Quarantine(key);
+  if (!status.ok()) WarnOfUndeleted(status);
+  absl::MutexLock lock(&mutex_);
+  if (status.ok()) {
+    ForgetLeftAlone(key);
+  } else {
+    left_alone_[key].pinned = false;  // its pin is gone
+    undeleted_.push_back(key);
+  }
 }
 
 // --- for operators, and placement
@@ -428,27 +375,28 @@ std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optiona
 
 absl::StatusOr<bool> DiskTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
   const Claim claim(*this, key);
-  bool pinned = false;
+  bool is_new = false;
   {
     absl::MutexLock lock(&mutex_);
     const std::optional<Index::Slot> slot = index_.Find(filter, key);
+    is_new = slot.has_value();
     if (slot.has_value()) {
-      pinned = index_.at(*slot).pinned;
-      index_.Erase(*slot);
+      LeaveAlone(*slot);  // until its file is gone
       ++stats_.erased;
-    } else if (const auto left = left_alone_.find(key); !index_.Find(key) && left != left_alone_.end()) {
-      pinned = left->second;
-      left_alone_.erase(left);
-    } else {
+    } else if (index_.Find(key).has_value() || !left_alone_.contains(key)) {
       return false;
     }
   }
   const absl::Status status = files_.Erase(key);
-  if (status.ok()) return true;
   {
     absl::MutexLock lock(&mutex_);
-    left_alone_[key] = pinned;
+    if (status.ok()) {
+      ForgetLeftAlone(key);
+      return true;
+    }
+    if (is_new) undeleted_.push_back(key);
   }
+  WarnOfUndeleted(status);
   write_health_.Report(status);
   return AsUnavailable(status);
 }
@@ -477,7 +425,7 @@ DiskTierStats DiskTier::Stats() const {
   absl::MutexLock lock(&mutex_);
   DiskTierStats stats = stats_;
   stats.entries = index_.size();
-  stats.bytes = index_.bytes();
+  stats.bytes = index_.bytes() + index_.held_bytes();
   stats.quota_bytes = options_.quota_bytes;
   stats.pinned_entries = index_.pinned_entries();
   stats.pinned_bytes = index_.pinned_bytes();

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -98,7 +99,7 @@ class DiskTier final : public LowerTier {
                               int64_t limit) const override;
   /// Pinned entries too, and those that cannot be read. Entries that are open stay readable. Whether there
   /// was one; when true, it does not come back. kUnavailable: no lookup finds it now, but its file could not
-  /// be removed; another call tries again.
+  /// be removed; another call tries again, and now and then a Put does.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
@@ -120,12 +121,24 @@ class DiskTier final : public LowerTier {
 
   // Writing.
   absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  /// Sets bytes of the quota aside. kResourceExhausted: does not fit. kUnavailable: what would have had to go
+  /// can't be removed.
+  absl::Status ReserveRoom(const std::string& tenant_namespace, int64_t bytes);
   absl::Status MakeRoomOnDisk(int64_t bytes);
   /// For when somebody has removed folders under the tier: makes them anew, and forgets the entries that went
   /// with them. kFailedPrecondition: the folder is no longer the one that was opened.
   absl::Status MakeFoldersAnew();
-  /// Tells the listener of them, and removes their files.
-  void Delete(const std::vector<Index::Victim>& victims);
+  struct Deletion {
+    int64_t num_deleted = 0;
+    int64_t num_failed = 0;
+    absl::Status failure;  // the first
+  };
+  /// Removes their files, and tells the listener. What can't be removed is an entry again, and so is the rest
+  /// once kMaxFailedDeletions could not.
+  Deletion Delete(const std::vector<Index::Victim>& victims);
+  void WarnOfUndeleted(const absl::Status& status);
+  /// Now and then lets a few files go that could not be removed.
+  void RetryDeletions();
 
   // Reading. A generation tells an entry from earlier and later ones of the same key.
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
@@ -151,9 +164,21 @@ class DiskTier final : public LowerTier {
   // No IO, and nothing is called, while it is held, but for options_.now.
   mutable absl::Mutex mutex_;
   Index index_ ABSL_GUARDED_BY(mutex_);
-  /// What is not in the index though its file is there, and whether it is pinned: entries that could not be
-  /// read at the start or are of a newer version, and those whose files could not be removed.
-  absl::flat_hash_map<ChunkKey, bool> left_alone_ ABSL_GUARDED_BY(mutex_);
+  struct LeftAlone {
+    bool pinned = false;
+    std::string tenant_namespace;
+    int64_t held_bytes = 0;  // of the index; 0: it was never an entry of this process
+  };
+  /// An entry is none any more, though its file is still there.
+  void LeaveAlone(Index::Slot slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Its file is gone, or an entry's again.
+  void ForgetLeftAlone(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is not in the index though its file is there: entries that could not be read at the start or are
+  /// of a newer version, and those that were erased or damaged and whose files could not be removed.
+  absl::flat_hash_map<ChunkKey, LeftAlone> left_alone_ ABSL_GUARDED_BY(mutex_);
+  std::deque<ChunkKey> undeleted_ ABSL_GUARDED_BY(mutex_);  // of these, to be tried again in this order
+  absl::Time last_retry_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  OnceAMinute warn_undeleted_ ABSL_GUARDED_BY(mutex_);
   DiskTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what index_ and files_ know
   OnceAMinute warn_short_of_space_ ABSL_GUARDED_BY(mutex_);
 

@@ -54,7 +54,8 @@ inline constexpr auto kDiskFigures = [] {
   constexpr auto kGauge = TierStat::Kind::kGauge;
   return std::to_array<TierFigure<S>>({
       {&S::entries, "entries", "Chunks on disk.", kGauge},
-      {&S::bytes, "bytes", "Bytes of chunks on disk.", kGauge},
+      {&S::bytes, "bytes", "Bytes of chunks on disk, with those whose files should be gone but are not.",
+       kGauge},
       {&S::quota_bytes, "quota_bytes", "Bytes that chunks may take on disk.", kGauge},
       {&S::pinned_entries, "pinned_entries", "Chunks pinned on disk.", kGauge},
       {&S::quarantined_files, "quarantined_files", "Damaged files set aside.", kGauge},
@@ -76,7 +77,7 @@ inline constexpr auto kDiskFigures = [] {
       {&S::read_bytes, "read_bytes", "Bytes of layers read."},
       {&S::read_errors, "read_errors", "Reads that failed, damage included."},
       {&S::quarantined, "quarantined", "Damaged chunks found on disk."},
-      {&S::delete_failures, "delete_failures", "Files of chunks that could not be removed."},
+      {&S::delete_failures, "delete_failures", "Attempts to remove a chunk's file that failed."},
   });
 }();
 

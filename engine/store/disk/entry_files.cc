@@ -166,8 +166,10 @@ absl::Status EntryFiles::LookFor(const ChunkKey& key) const {
   return fs_.Open(paths_.Entry(key), OpenMode::kRead).status();
 }
 
-void EntryFiles::Unlink(const ChunkKey& key) {
-  if (!UnlinkIfThere(fs_, paths_.Entry(key)).ok()) ++delete_failures_;
+absl::Status EntryFiles::Unlink(const ChunkKey& key) {
+  absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
+  if (!status.ok()) ++delete_failures_;
+  return status;
 }
 
 absl::Status EntryFiles::Erase(const ChunkKey& key) {
@@ -180,15 +182,17 @@ absl::Status EntryFiles::Erase(const ChunkKey& key) {
   return status;
 }
 
-void EntryFiles::Quarantine(const ChunkKey& key) {
+absl::Status EntryFiles::Quarantine(const ChunkKey& key) {
+  absl::Status status;
   const bool has_room = ++quarantined_files_ <= max_quarantined_files_;
   if (!has_room || !fs_.Rename(paths_.Entry(key), paths_.Quarantine(key)).ok()) {
     // What can't be set aside is deleted; what can't be deleted either is found damaged again at the next
     // start.
     --quarantined_files_;
-    if (!fs_.Unlink(paths_.Entry(key)).ok()) ++delete_failures_;
+    status = Unlink(key);
   }
   fs_.Unlink(paths_.Pin(key)).IgnoreError();
+  return status;
 }
 
 }  // namespace kvblend::store::internal

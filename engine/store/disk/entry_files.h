@@ -51,16 +51,16 @@ class EntryFiles {
   /// kNotFound: somebody has removed the file. Reads nothing of it.
   absl::Status LookFor(const ChunkKey& key) const;
 
-  /// Removes the entry's file, but not for good if the machine dies now.
-  void Unlink(const ChunkKey& key);
+  /// Removes the entry's file, but not for good if the machine dies now. On error it is still there.
+  absl::Status Unlink(const ChunkKey& key);
   /// Removes an entry and its pin, durably.
   absl::Status Erase(const ChunkKey& key);
   /// Durable. On error nothing has changed, unless the disk refuses to undo it as well. REQUIRES: an entry
   /// that is to be unpinned is pinned.
   absl::Status SetPinned(const ChunkKey& key, bool pinned);
 
-  /// Sets a damaged entry aside, or deletes it when too many are.
-  void Quarantine(const ChunkKey& key);
+  /// Sets a damaged entry aside, or deletes it when too many are. On error its file is still there.
+  absl::Status Quarantine(const ChunkKey& key);
   /// Files that are there already.
   void SetQuarantinedFiles(int64_t files) { quarantined_files_ = files; }
   int64_t quarantined_files() const { return quarantined_files_; }

@@ -40,7 +40,7 @@ absl::StatusOr<ScanCounts> ScanFolder(
     const absl::StatusOr<EntryHeader> header = HeaderOf(fs, paths.Entry(key), key);
     const bool is_damaged = absl::IsDataLoss(header.status());
     const bool is_newer = absl::IsUnimplemented(header.status());
-    if (is_damaged) files.Quarantine(key);
+    if (is_damaged) files.Quarantine(key).IgnoreError();  // then it is damaged for the next start as well
     if (!header.ok() && !is_damaged && !is_newer) health.Report(header.status());
     absl::MutexLock lock(&mutex);
     if (is_damaged && damaged.size() < kMaxNamed) damaged.push_back(key.ToHex());

@@ -101,8 +101,8 @@ absl::Status RunCheck(const StoreFlags& flags, CommandContext& context) {
                           {"bytes", found.bytes},
                           {"quarantined", found.quarantined}});
     } else {
-      terminal.out << absl::StreamFormat("%-10s  %s%s%s%s\n", NameOf(found.finding), found.path,
-                                         found.reason.empty() ? "" : ": ", found.reason,
+      terminal.out << absl::StreamFormat("%-10s  %s%s%s%s\n", NameOf(found.finding), OnOneLine(found.path),
+                                         found.reason.empty() ? "" : ": ", OnOneLine(found.reason),
                                          found.quarantined ? "; moved to quarantine" : "");
     }
   }

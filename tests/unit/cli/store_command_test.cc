@@ -1,4 +1,5 @@
 // `kvblend store` on real folders.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -17,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class StoreCommandTest : public CommandsTest {
  protected:
@@ -91,6 +93,20 @@ TEST_F(StoreCommandTest, CheckNamesWhatIsDamagedAndWhy) {
   EXPECT_EQ(Run({"store", "check", store_}), 0);
   EXPECT_EQ(Run({"store", "stats", store_}), 0);
   EXPECT_THAT(Out(), AllOf(HasSubstr("quarantine  1 files, 20.0 KiB"), HasSubstr("foreign     1;")));
+}
+
+TEST_F(StoreCommandTest, NamesOfForeignFilesReachNoTerminal) {
+  const std::string name = "\033[2Jx\x9B\xC2\x9B\nsound: \xC3\xA9";
+  std::ofstream(std::filesystem::path(store_) / "entries" / name) << "mine";
+  EXPECT_EQ(Run({"store", "check", store_}), 0);
+  const std::string out = Out();
+  EXPECT_THAT(out, HasSubstr("foreign     entries/\\x1b[2Jx\\x9b\\x9b\\x0asound: \xC3\xA9\n"));
+  EXPECT_EQ(std::count(out.begin(), out.end(), '\n'), 2);
+  EXPECT_EQ(Run({"store", "stats", store_}), 0);
+  EXPECT_THAT(Out(), Not(HasSubstr("\033")));
+  // JSON has the name as it is, but for the byte that is no text.
+  EXPECT_EQ(Run({"store", "check", store_, "--json"}), 0);
+  EXPECT_EQ(OutJson().at(0)["findings"][0]["path"], "entries/\033[2Jx\xEF\xBF\xBD\xC2\x9B\nsound: \xC3\xA9");
 }
 
 TEST_F(StoreCommandTest, StatsByModelFormatAndNamespace) {

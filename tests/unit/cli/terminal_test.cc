@@ -168,7 +168,10 @@ TEST(TerminalTest, NamesOfOthersStayOnOneLine) {
   EXPECT_EQ(OnOneLine("a\nb\t\033[31mred\x7F"), "a\\x0ab\\x09\\x1b[31mred\\x7f");
   EXPECT_EQ(OnOneLine("\xC2\x9B"
                       "31m \xC2\xB0 \xC3\xA9 it's\xC2"),
-            "\\x9b31m \xC2\xB0 \xC3\xA9 it's\xC2");
+            "\\x9b31m \xC2\xB0 \xC3\xA9 it's\\xc2");
+  EXPECT_EQ(OnOneLine("\x9B"
+                      "31m \xE2\x82 \xE2\x82\xAC \xF0\x9F\x98\x80\x80 \xC0\x8A"),
+            "\\x9b31m \\xe2\\x82 \xE2\x82\xAC \xF0\x9F\x98\x80\\x80 \\xc0\\x8a");
 }
 
 TEST(PromptReportTest, SaysHowTheRatioWasChosenAndFromWhat) {

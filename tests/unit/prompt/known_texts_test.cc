@@ -82,6 +82,16 @@ TEST(KnownTextsTest, FindsTextsWhereverTheyStand) {
   EXPECT_THAT(known.Find(kOwn, ""), IsEmpty());
 }
 
+// Each place of a long run of spaces would have it.
+TEST(KnownTextsTest, BlankTextsAreNotLookedFor) {
+  KnownTexts known;
+  known.Add("own", std::string(64, ' '));
+  known.Add("own", std::string(1000, '\n') + std::string(1000, '\t'));
+  EXPECT_EQ(known.size(), 0);
+  known.Add("own", std::string(64, ' ') + "x");
+  EXPECT_EQ(known.size(), 1);
+}
+
 TEST(KnownTextsTest, OfSeveralTheLongestCounts) {
   KnownTexts known;
   const std::string longer = Passage(1) + Passage(2);
@@ -113,6 +123,44 @@ TEST(KnownTextsTest, ACommonBeginningHidesNone) {
     EXPECT_THAT(known.Find(kOwn, title + Passage(i)), ElementsAre(TextRange{0, 200 + Passage(i).size()}))
         << i;
   }
+}
+
+/// A text of which all but a number is in every other one. `place`: of the number, up to 40.
+std::string ProductCard(int number, int place) {
+  std::string text;
+  for (int i = 0; i < 40; ++i) {
+    if (i == place) absl::StrAppend(&text, "Article number ", 100'000 + number, "\n");
+    absl::StrAppend(&text, "Clause ", i, ": the warranty covers parts of class ", i * i, " and labour.\n");
+  }
+  return text;
+}
+
+// The runs with the least hashes are nearly always of the wording that all of them have. They do not cost a
+// prompt of many such texts its comparisons either.
+TEST(KnownTextsTest, SharedWordingHidesNone) {
+  for (const int place : {0, 13, 20, 39}) {
+    KnownTexts known;
+    for (int i = 0; i < 400; ++i) known.Add("own", ProductCard(i, place));
+    EXPECT_EQ(known.size(), 400);
+    std::string all;
+    for (int i = 0; i < 400; ++i) {
+      const std::string card = ProductCard(i, place);
+      EXPECT_THAT(known.Find(kOwn, absl::StrCat("Context: ", card, "\nQ?")),
+                  ElementsAre(TextRange{9, 9 + card.size()}))
+          << i << " " << place;
+      absl::StrAppend(&all, card, "\n");
+    }
+    EXPECT_EQ(known.Find(kOwn, all).size(), 400);
+  }
+}
+
+// All runs of the same length of these are the same one. What does not fit is forgotten, so that a search
+// ends.
+TEST(KnownTextsTest, ARunStandsForABoundedNumberOfTexts) {
+  KnownTexts known;
+  for (size_t bytes = 64; bytes < 1000; ++bytes) known.Add("own", std::string(bytes, 'a'));
+  EXPECT_EQ(known.size(), 1 + 4 * KnownTexts::kMaxTextsPerRun) << "32 bytes, and 64 to 512";
+  EXPECT_THAT(known.Find(kOwn, std::string(999, 'a')), ElementsAre(TextRange{0, 999}));
 }
 
 TEST(KnownTextsTest, TheOneUsedLongestAgoGoesOfWhoHasMost) {

@@ -84,6 +84,23 @@ TEST(PromptSplitTest, ATextThatEndsWithAPassageKeepsItAsItsQuestion) {
   EXPECT_EQ(Split(PromptSplit::kStored, kOne, known), kOne);
 }
 
+TEST(PromptSplitTest, BlanksOfAllKindsAreNoQuestion) {
+  for (const char* blank :
+       {"\f", "\v", "\xC2\xA0", "\xE2\x80\xA8", "\xE3\x80\x80", "\xE2\x80\x8B", "\xEF\xBB\xBF"}) {
+    const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\n", blank, " ", blank);
+    EXPECT_EQ(Split(PromptSplit::kPassages, text),
+              absl::StrCat("Use.\n\n|[", kOne, "]|\n\n", kThree, "\n\n", blank, " ", blank));
+  }
+}
+
+// What lies behind each passage is not looked through again: that would take longer than a test may.
+TEST(PromptSplitTest, ManyPassagesInABlankTextAreLeftOutAtOnce) {
+  const std::string text = "x" + std::string(16'000'000, ' ');
+  std::vector<TextRange> known;
+  for (size_t begin = 1; begin + 64 <= text.size(); begin += 64) known.push_back({begin, begin + 64});
+  EXPECT_THAT(FindPassages(text, known, false, known.size()), IsEmpty());
+}
+
 TEST(PromptSplitTest, KnownTextsComeBeforeParagraphs) {
   KnownTexts known;
   const std::string whole = absl::StrCat(kOne, "\n\n", kTwo);
@@ -103,6 +120,25 @@ TEST(PromptSplitTest, EarlierTurnsAreCutAsTheyWereThen) {
   EXPECT_EQ(second.history[0].chunks, first.chunks);
   EXPECT_EQ(second.history[0].text, first.question);
   EXPECT_THAT(second.history[1].chunks, IsEmpty());
+}
+
+// Otherwise the KV that is kept of them would not be that of the same chunks.
+TEST(PromptSplitTest, LaterTurnsDoNotChangeHowEarlierOnesAreCut) {
+  const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\nQ?");
+  std::vector<Turn> before;
+  for (int turn = 0; turn < 6; ++turn) {
+    Prompt prompt;
+    for (int i = 0; i < turn; ++i) prompt.history.push_back({.role = Role::kUser, .text = text});
+    prompt.question = text;
+    SplitPrompt(PromptSplit::kPassages, KnownTexts(), kOwnNamespace, 11, &prompt);
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_EQ(prompt.history[i].chunks, before[i].chunks) << turn << " " << i;
+      EXPECT_EQ(prompt.history[i].text, before[i].text) << turn << " " << i;
+    }
+    EXPECT_EQ(prompt.chunks.size(), turn < 2 ? 4 : turn == 2 ? 2 : 0) << turn;
+    before = std::move(prompt.history);
+    before.push_back({.role = Role::kUser, .text = prompt.question, .chunks = prompt.chunks});
+  }
 }
 
 TEST(PromptSplitTest, ChunksAreCounted) {

@@ -64,5 +64,19 @@ TEST(TextBoundaryTest, Characters) {
   EXPECT_EQ(CeilToCharacter(text, 100), 6u);
 }
 
+TEST(TextBoundaryTest, TheContentEndsBeforeBlanksOfAllKinds) {
+  EXPECT_EQ(EndOfContent(""), 0);
+  EXPECT_EQ(
+      EndOfContent(" \t\r\n\v\f\xC2\x85\xC2\xA0\xE2\x80\xA8\xE2\x80\xA9\xE3\x80\x80\xE2\x80\x8B\xEF\xBB\xBF"),
+      0);
+  EXPECT_EQ(EndOfContent("ab"), 2);
+  EXPECT_EQ(EndOfContent(" a \xC2\xA0"), 2);
+  EXPECT_EQ(EndOfContent("\xE2\x82\xAC\f"), 3) << "a character of three bytes";
+  // No characters: the rest of one, one that is cut off, and more of them than belong to one.
+  for (const std::string text : {"\xA0", "\xC2", "\xE2\x80", "\xC2\xA0\xA0", "\xA0\xA0\xA0\xA0\xA0\xA0"}) {
+    EXPECT_EQ(EndOfContent(text + " "), text.size());
+  }
+}
+
 }  // namespace
 }  // namespace kvblend::prompt

@@ -6,6 +6,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -50,6 +51,7 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
       EXPECT_EQ(info.tenant_namespace, tenant);
       EXPECT_EQ(info.bytes, known->second.first);
       EXPECT_EQ(info.label, known->second.second);
+      if (random() % 20 == 0) index.RetryStuck(2);
       switch (random() % 5) {
         case 0:
           index.Erase(*slot);
@@ -75,10 +77,16 @@ TEST(DiskIndexTest, RandomOperationsAgainstAMap) {
           break;
         case 4:
           for (const DiskIndex::Victim& victim : index.EvictAtLeast(1)) {
-            EXPECT_FALSE(pinned.contains(victim.key) || claimed.contains(victim.key));
-            EXPECT_EQ(std::erase_if(model, [&](const auto& e) { return e.first.second == victim.key; }), 1u);
-            EXPECT_TRUE(index.IsClaimed(victim.key));
-            index.Unclaim(victim.key);
+            const ChunkKey& key = victim.info.key;
+            EXPECT_FALSE(pinned.contains(key) || claimed.contains(key));
+            EXPECT_TRUE(index.IsClaimed(key));
+            // Its file is removed, or can't be, or was not tried.
+            if (const auto outcome = random() % 3; outcome == 0) {
+              EXPECT_EQ(std::erase_if(model, [&](const auto& e) { return e.first.second == key; }), 1u);
+            } else {
+              index.PutBack(victim, /*stuck=*/outcome == 1);
+            }
+            index.Unclaim(key);
           }
           break;
       }
@@ -108,7 +116,7 @@ TEST(DiskIndexTest, VictimsAreTheCheapestPerByteThenTheOldest) {
   for (const int32_t next : {4, 2, 1, 0, 3}) {
     const std::vector<DiskIndex::Victim> victims = index.EvictAtLeast(1);
     ASSERT_EQ(victims.size(), 1u);
-    EXPECT_EQ(victims[0].key, SmallAddress(next).key);
+    EXPECT_EQ(victims[0].info.key, SmallAddress(next).key);
   }
   EXPECT_EQ(index.size(), 0);
 }
@@ -126,6 +134,55 @@ TEST(DiskIndexTest, WhatIsSetAsideCountsUntilItIsThere) {
   index.EndReservation("", 2000);
   EXPECT_EQ(index.Reserve("", 2000)->size(), 0u);
   EXPECT_EQ(index.reserved_bytes(), 3000);
+}
+
+TEST(DiskIndexTest, AStuckEntryIsAsItWasButStaysUntilItIsTriedAgain) {
+  DiskIndex index({.quota_bytes = 2000, .namespace_quotas = {.default_share = 0.5}});
+  const ChunkAddress address = SmallAddress(0, 8, {1}, "tenant");
+  const DiskIndex::Slot slot = Insert(index, address, 2, 1000, 7, "a label");
+  index.Touch(slot, absl::FromUnixSeconds(9));
+  Insert(index, SmallAddress(1), 1, 1000);
+  index.SetSuspect(slot);
+  const ChunkInfo before = index.InfoOf(slot);
+  std::vector<DiskIndex::Victim> victims = index.EvictAtLeast(1001);
+  ASSERT_EQ(victims.size(), 2u);
+  ASSERT_EQ(index.size(), 0);
+  for (const DiskIndex::Victim& victim : victims) {
+    index.PutBack(victim, /*stuck=*/victim.info.key == address.key);
+    index.Unclaim(victim.info.key);
+  }
+  const ChunkInfo after = index.InfoOf(*index.Find(address.key));
+  const auto fields = [](const ChunkInfo& info) {
+    return std::tuple(info.key, info.content_key, info.anchor_hash, info.tenant_namespace, info.label,
+                      info.num_tokens, info.bytes, info.pinned, info.hits, info.compute_cost_seconds,
+                      info.created, info.last_used);
+  };
+  EXPECT_EQ(fields(after), fields(before));
+  EXPECT_TRUE(index.at(*index.Find(address.key)).suspect);
+  EXPECT_EQ(index.bytes(), 2000);
+  victims = index.EvictAtLeast(1);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].info.key, SmallAddress(1).key);
+  EXPECT_FALSE(victims[0].was_stuck);
+  EXPECT_TRUE(index.EvictAtLeast(1).empty());
+  EXPECT_EQ(index.Reserve("tenant", 1).status().code(), absl::StatusCode::kResourceExhausted);
+  index.RetryStuck(1);
+  victims = *index.Reserve("tenant", 1);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].info.key, address.key);
+  EXPECT_EQ(victims[0].frequency, 2);
+  EXPECT_TRUE(victims[0].was_stuck);
+}
+
+TEST(DiskIndexTest, FilesThatAreStillThereCountForTheirNamespace) {
+  DiskIndex index({.quota_bytes = 4000, .namespace_quotas = {.default_share = 0.5}});
+  index.HoldRoom("tenant", 1500);
+  EXPECT_EQ(index.Reserve("tenant", 501).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(index.reserved_bytes(), 0) << "is not about to be written";
+  EXPECT_TRUE(index.Reserve("other", 2000).ok());
+  EXPECT_EQ(index.Reserve("third", 501).status().code(), absl::StatusCode::kResourceExhausted);
+  index.EndHold("tenant", 1500);
+  EXPECT_TRUE(index.Reserve("tenant", 2000).ok());
 }
 
 }  // namespace

@@ -252,6 +252,33 @@ TEST_F(DiskTierTest, LimitsOfNamespacesCountWhatWasThereBeforeTheRestart) {
   EXPECT_THAT(refused.message(), ::testing::HasSubstr("store_bytes of its tenant"));
 }
 
+TEST_F(DiskTierTest, SharesOfNamespacesHoldForWhatARestartFinds) {
+  const auto of = [](std::string_view tenant, int32_t token) { return SmallAddress(token, 8, {0}, tenant); };
+  const auto count = [](DiskTier& tier, std::string_view tenant) {
+    return tier.List(tenant, std::nullopt, 100).size();
+  };
+  {
+    auto tier = OpenTier(/*num_entries=*/20);
+    for (int32_t token = 0; token < 8; ++token) {
+      ASSERT_TRUE(Put(*tier, of("loud", token), {.compute_cost_seconds = 1000}).ok());
+      ASSERT_TRUE(Put(*tier, of("named", token), {.compute_cost_seconds = 1000}).ok());
+      now_ += absl::Seconds(1);
+    }
+    ASSERT_TRUE(Put(*tier, of("quiet", 0)).ok());
+    ASSERT_TRUE(tier->SetPinned("loud", of("loud", 0).key, true).ok());
+  }
+  DiskTier::Options options = TierOptions(/*num_entries=*/20);
+  options.namespace_quotas = {.default_share = 0.1, .named = {{"named", 0.3}}};
+  auto tier = *DiskTier::Open(options);
+  EXPECT_EQ(count(*tier, "loud"), 2);
+  EXPECT_TRUE(tier->Contains(of("loud", 0).key)) << "pinned";
+  EXPECT_TRUE(tier->Contains(of("loud", 7).key)) << "of equals the oldest go";
+  EXPECT_EQ(count(*tier, "named"), 6);
+  EXPECT_EQ(count(*tier, "quiet"), 1) << "though it saves the least";
+  EXPECT_EQ(NumFilesIn("entries"), 9 + 1) << "with the pin's";
+  EXPECT_EQ(tier->Stats().evictions, 8);
+}
+
 TEST_F(DiskTierTest, TellsOfWhatItGivesUpThoughItWasUsed) {
   auto tier = *DiskTier::Open(TierOptions(/*num_entries=*/2));
   std::vector<std::pair<ChunkKey, int64_t>> told;
