@@ -173,11 +173,17 @@ void GenerateTask::Deliver(const generate::Sampled& sampled) {
   ++result_.completion_tokens;
   TextDelta delta;
   delta.token_ids.push_back(sampled.token_id);
-  delta.begin_character = decoded_characters_;
-  if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
   const std::string text = decoder_.Append(sampled.token_id);
+  // A character that earlier tokens began and this one does not go on with is replaced before it.
+  const size_t earlier_bytes = decoder_.earlier_bytes();
+  delta.begin_character =
+      decoded_characters_ + NumCharacters(std::string_view(text).substr(0, earlier_bytes));
   decoded_characters_ += NumCharacters(text);
-  if (!attributed_chunks().empty()) NotePlace(text);
+  if (request_.sampling.top_logprobs >= 0) AddLogprobs(sampled, delta);
+  if (!attributed_chunks().empty()) {
+    NoteReplaced(earlier_bytes);
+    NotePlace(text.size() - earlier_bytes);
+  }
   delta.text = stop_.Push(text);
   said_bytes_ += static_cast<int64_t>(delta.text.size());
   if (stop_.matched()) {
@@ -195,16 +201,24 @@ void GenerateTask::NoteStop() {
   result_.stop_string = stop_.matched_string();
 }
 
-void GenerateTask::NotePlace(const std::string& text) {
+void GenerateTask::NotePlace(size_t bytes) {
   const int64_t begin = decoded_bytes_;
-  decoded_bytes_ += static_cast<int64_t>(text.size());
+  decoded_bytes_ += static_cast<int64_t>(bytes);
   result_.attributions.push_back({.begin_byte = begin, .end_byte = decoded_bytes_});
+}
+
+void GenerateTask::NoteReplaced(size_t bytes) {
+  if (bytes == 0 || result_.attributions.empty()) return;
+  decoded_bytes_ += static_cast<int64_t>(bytes);
+  result_.attributions.back().end_byte = decoded_bytes_;
 }
 
 void GenerateTask::Finish() {
   decoding_ = false;
   TextDelta rest;
-  rest.text = stop_.Push(decoder_.Flush());
+  const std::string replaced = decoder_.Flush();
+  if (!attributed_chunks().empty()) NoteReplaced(replaced.size());
+  rest.text = stop_.Push(replaced);
   if (stop_.matched()) NoteStop();  // the replacement of an unfinished character may match
   rest.text += stop_.Flush();
   if (!rest.text.empty()) observer_->OnText(rest);

@@ -84,8 +84,10 @@ class GenerateTask final : public Task, public DecodingSequence {
   void Finish();
   /// Notes that a stop string has come, and which.
   void NoteStop();
-  /// Notes where the text of a token is.
-  void NotePlace(const std::string& text);
+  /// Notes where the text of a token is: behind that of the earlier ones.
+  void NotePlace(size_t bytes);
+  /// Notes that the last token has these bytes too, which stand for a character that never became whole.
+  void NoteReplaced(size_t bytes);
   void AddLogprobs(const generate::Sampled& sampled, TextDelta& delta) const;
   /// Leaves the sequence to the conversation's next turn.
   void Keep();

@@ -19,6 +19,10 @@ class StreamDecoder {
   /// The text that `token` completes; often all of its own, sometimes nothing.
   std::string Append(TokenId token);
 
+  /// How many bytes at the beginning of what Append returned last belong to earlier tokens alone: those of
+  /// the U+FFFD for a character that they began and this token did not go on with, or none.
+  size_t earlier_bytes() const { return earlier_bytes_; }
+
   /// What was held back: U+FFFD when the stream ends inside a character, else nothing. The decoder is then
   /// as new.
   std::string Flush();
@@ -27,6 +31,7 @@ class StreamDecoder {
   const Tokenizer& tokenizer_;
   bool skip_special_;
   std::string held_back_;  // the beginning of a character
+  size_t earlier_bytes_ = 0;
   bool at_start_ = true;
 };
 

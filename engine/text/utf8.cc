@@ -5,8 +5,6 @@
 namespace kvblend::text {
 namespace {
 
-constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";
-
 // Length of the run of ASCII bytes at `begin`, eight at a time.
 size_t AsciiRun(std::string_view text, size_t begin) {
   size_t position = begin;

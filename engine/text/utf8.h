@@ -10,6 +10,8 @@
 
 namespace kvblend::text {
 
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+
 /// One step of decoding, starting at a given byte.
 struct Utf8Step {
   enum class Kind {

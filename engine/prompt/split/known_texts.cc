@@ -120,10 +120,10 @@ void KnownTexts::Resize(const std::string& name, size_t before, size_t after) {
   }
 }
 
-std::vector<TextRange> KnownTexts::Find(absl::Span<const std::string> namespaces,
-                                        std::string_view text) const {
+std::vector<TextRange> KnownTexts::Find(absl::Span<const std::string> namespaces, std::string_view text,
+                                        int64_t* checks_left) const {
   std::vector<TextRange> ranges;
-  if (text.size() < kMinBytes) return ranges;
+  if (text.size() < kMinBytes || *checks_left <= 0) return ranges;
   absl::ReaderMutexLock lock(&mutex_);
   std::vector<const Namespace*> searched;
   for (const std::string& name : namespaces) {
@@ -142,13 +142,12 @@ std::vector<TextRange> KnownTexts::Find(absl::Span<const std::string> namespaces
   runs.reserve(windows.size());
   for (const size_t window : windows) runs.emplace_back(text, window, base_);
   std::vector<Found> found;
-  int64_t checks = 0;
   const auto look = [&](const RollingHash& run) {
     for (const Namespace* of : searched) {
       const auto same_run = of->by_run.find(run.value());
       if (same_run == of->by_run.end()) continue;
       for (const Texts::iterator& known : same_run->second) {
-        ++checks;
+        --*checks_left;
         if (run.begin() < known->run.begin) continue;
         const size_t begin = run.begin() - known->run.begin;
         if (known->bytes > text.size() - begin ||
@@ -158,7 +157,7 @@ std::vector<TextRange> KnownTexts::Find(absl::Span<const std::string> namespaces
       }
     }
   };
-  while (!runs.empty() && checks < kMaxChecks) {
+  while (!runs.empty() && *checks_left > 0) {
     for (const RollingHash& run : runs) look(run);
     // The longest ones, which are the last, end first.
     size_t going_on = 0;

@@ -48,7 +48,7 @@ class KnownTexts {
  public:
   static constexpr size_t kWindow = 32;
   static constexpr size_t kMinBytes = 64;         // shorter texts are not worth a place
-  static constexpr int64_t kMaxChecks = 1 << 16;  // of a search; what lies behind is not found
+  static constexpr int64_t kMaxChecks = 1 << 16;  // of a prompt; what lies behind is not found
   static constexpr size_t kMaxTextsPerRun = 16;
   static constexpr int64_t kDefaultTexts = 1 << 18;  // of all namespaces together
 
@@ -62,7 +62,13 @@ class KnownTexts {
   /// longest), then the first one after its end, and so on; ascending, without overlaps. Time: some
   /// nanoseconds per byte, namespace and length of runs, of which there are few, and less than a microsecond
   /// for each of kMaxChecks comparisons.
-  std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text) const;
+  std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text) const {
+    int64_t checks_left = kMaxChecks;
+    return Find(namespaces, text, &checks_left);
+  }
+  /// The same with a bound that several searches share: `*checks_left` comparisons, less those made.
+  std::vector<TextRange> Find(absl::Span<const std::string> namespaces, std::string_view text,
+                              int64_t* checks_left) const;
 
   int64_t size() const;
 

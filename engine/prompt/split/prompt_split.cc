@@ -82,11 +82,13 @@ std::vector<int32_t> SplitPrompt(PromptSplit how, const KnownTexts& known,
                                  Prompt* prompt) {
   auto room = static_cast<size_t>(max_chunks);
   for (const Turn& turn : prompt->history) room -= std::min(room, turn.chunks.size());
+  int64_t checks_left = KnownTexts::kMaxChecks;  // however many turns there are
   const auto cut = [&](std::string* text, std::vector<std::string>* chunks) {
     std::vector<int32_t> passages;
     // A passage may take two chunks: the text before it, and itself.
-    Cut(FindPassages(*text, known.Find(namespaces, *text), how == PromptSplit::kPassages, room / 2), text,
-        chunks, &passages);
+    Cut(FindPassages(*text, known.Find(namespaces, *text, &checks_left), how == PromptSplit::kPassages,
+                     room / 2),
+        text, chunks, &passages);
     room -= chunks->size();
     return passages;
   };

@@ -131,6 +131,17 @@ TEST_F(EngineTest, TokensBeginWhereTheyDoWhateverIsHeldBack) {
   }
 }
 
+// Each of these bytes begins a character that the next one does not go on with: the text has U+FFFD for it.
+TEST_F(EngineTest, TokensBeginBehindTheReplacementsOfEarlierOnes) {
+  GenerateRequest request = Request();
+  request.sampling.logit_bias = {{test_support::kTinyFirstByte + 0xE4, 100}};
+  request.sampling.max_tokens = 5;
+  const auto answer = Generate(request);
+  ASSERT_TRUE(answer->status.ok()) << answer->status;
+  EXPECT_EQ(answer->text, "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD");
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(answer->deltas[i].begin_character, i);
+}
+
 TEST_F(EngineTest, StopStringsEndTheTextBeforeThem) {
   const std::string text = Generate(Request())->text;
   size_t second = 1;  // where the second character begins

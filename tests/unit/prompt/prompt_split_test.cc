@@ -141,6 +141,19 @@ TEST(PromptSplitTest, LaterTurnsDoNotChangeHowEarlierOnesAreCut) {
   }
 }
 
+// Sixteen texts stand in every place of each turn.
+TEST(PromptSplitTest, ASearchEndsAtItsBoundHoweverManyTurnsThereAre) {
+  KnownTexts known;
+  for (size_t bytes = 64; bytes < 80; ++bytes) known.Add("own", std::string(bytes, 'a'));
+  Prompt prompt;
+  const std::string text = std::string(3000, 'a') + "?";
+  for (int i = 0; i < 8; ++i) prompt.history.push_back({.role = Role::kUser, .text = text});
+  prompt.question = text;
+  EXPECT_THAT(SplitPrompt(PromptSplit::kStored, known, kOwnNamespace, 100'000, &prompt), IsEmpty());
+  EXPECT_FALSE(prompt.history[0].chunks.empty());
+  EXPECT_EQ(prompt.history[7].text, text);
+}
+
 TEST(PromptSplitTest, ChunksAreCounted) {
   const std::string text = absl::StrCat("Use.\n\n", kOne, "\n\n", kThree, "\n\n", kOne, "x\n\nQ?");
   EXPECT_EQ(Split(PromptSplit::kPassages, text, KnownTexts(), 5),

@@ -3,8 +3,11 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/characters.h"
 #include "engine/text/utf8.h"
 #include "gtest/gtest.h"
 #include "tests/unit/text/small_vocabulary.h"
@@ -45,6 +48,35 @@ TEST(StreamDecoderTest, ReplacesWhatCannotBecomeACharacter) {
   EXPECT_EQ(decoder.Append(Vocabulary::Byte('\x96')), kReplacement) << "a flushed decoder is as new";
 }
 
+TEST(StreamDecoderTest, TellsWhatBelongsToEarlierTokens) {
+  const auto tokenizer = Make();
+  StreamDecoder decoder(*tokenizer);
+  const auto earlier = [&](char byte) {
+    decoder.Append(Vocabulary::Byte(byte));
+    return decoder.earlier_bytes();
+  };
+  EXPECT_EQ(earlier('\x80'), 0) << "a replacement of its own";
+  EXPECT_EQ(earlier('\xE4'), 0);
+  EXPECT_EQ(earlier('\xB8'), 0);
+  EXPECT_EQ(earlier('\xE4'), 3) << "and its own is held back";
+  EXPECT_EQ(earlier('b'), 3);
+  EXPECT_EQ(earlier('b'), 0);
+  EXPECT_EQ(earlier('\xC3'), 0);
+  EXPECT_EQ(earlier('\xA9'), 0) << "completes it";
+}
+
+/// For each byte the number of characters before the one that it belongs to.
+std::vector<size_t> CharacterOfBytes(std::string_view bytes) {
+  std::vector<size_t> characters;
+  size_t count = 0;
+  for (size_t at = 0; at < bytes.size(); ++count) {
+    const uint32_t length = DecodeUtf8At(bytes, at).length;
+    characters.insert(characters.end(), length, count);
+    at += length;
+  }
+  return characters;
+}
+
 TEST(StreamDecoderTest, ControlTokensAreSkippedUnlessAskedFor) {
   const auto tokenizer = Make();
   StreamDecoder quiet(*tokenizer);
@@ -77,15 +109,25 @@ TEST(StreamDecoderTest, PiecesAreValidAndTogetherEqualDecode) {
     }
     for (const bool skip_special : {false, true}) {
       StreamDecoder decoder(*tokenizer, skip_special);
-      std::string text;
+      std::string text, bytes;
+      std::vector<std::pair<size_t, int64_t>> begins;  // of tokens: in bytes, and in characters of the text
       for (const TokenId token : tokens) {
         const std::string piece = decoder.Append(token);
+        if (!skip_special || !tokenizer->IsSpecial(token)) {
+          const size_t before = bytes.size();
+          bytes += tokenizer->TokenBytes(token);
+          const std::string_view earlier = std::string_view(piece).substr(0, decoder.earlier_bytes());
+          if (bytes.size() > before)
+            begins.emplace_back(before, NumCharacters(text) + NumCharacters(earlier));
+        }
         ASSERT_EQ(FirstInvalidUtf8(piece), std::nullopt);
         text += piece;
       }
       text += decoder.Flush();
       ASSERT_EQ(text, tokenizer->Decode(tokens, skip_special));
       ASSERT_EQ(FirstInvalidUtf8(text), std::nullopt);
+      const std::vector<size_t> characters = CharacterOfBytes(bytes);
+      for (const auto& [byte, character] : begins) ASSERT_EQ(character, characters[byte]) << byte;
     }
   }
 }

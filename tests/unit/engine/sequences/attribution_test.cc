@@ -192,7 +192,7 @@ TEST_P(AttributionTest, PlacesCoverTheTextAndStopStringsAreNoPartOfIt) {
       EXPECT_GE(token.end_byte, at);
       at = token.end_byte;
     }
-    EXPECT_LE(at, static_cast<int64_t>(answer.text.size()));
+    EXPECT_EQ(at, static_cast<int64_t>(answer.text.size()));
   };
   check(*whole);
   const auto piece = std::find_if(whole->deltas.begin() + 8, whole->deltas.end(),
@@ -202,6 +202,19 @@ TEST_P(AttributionTest, PlacesCoverTheTextAndStopStringsAreNoPartOfIt) {
   const auto stopped = Generate(request);
   ASSERT_LT(stopped->text.size(), whole->text.size());
   check(*stopped);
+}
+
+TEST_P(AttributionTest, ReplacementsBelongToTheTokensThatBeganTheCharacter) {
+  GenerateRequest request = Attributed(5);
+  request.sampling.logit_bias = {{test_support::kTinyFirstByte + 0xE4, 100}};
+  const auto answer = Generate(request);
+  ASSERT_TRUE(answer->status.ok()) << answer->status;
+  EXPECT_EQ(answer->text, "\uFFFD\uFFFD\uFFFD\uFFFD\uFFFD") << "the last one by the end of the answer";
+  ASSERT_THAT(answer->result.attributions, SizeIs(5));
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(answer->result.attributions[i].begin_byte, 3 * i);
+    EXPECT_EQ(answer->result.attributions[i].end_byte, 3 * i + 3);
+  }
 }
 
 TEST_P(AttributionTest, WithoutChunksThereIsNothingToAttribute) {
