@@ -92,6 +92,11 @@ absl::StatusOr<Space> FaultyFileSystem::SpaceOf(const std::string& path) {
   return base_.SpaceOf(path);
 }
 
+absl::Status FaultyFileSystem::CheckWritable(const std::string& path) {
+  KVBLEND_RETURN_IF_ERROR(Attempt(Operation::kCheckWritable, path));
+  return base_.CheckWritable(path);
+}
+
 absl::StatusOr<std::unique_ptr<FileLock>> FaultyFileSystem::Lock(const std::string& path,
                                                                  std::string_view owner) {
   KVBLEND_RETURN_IF_ERROR(Attempt(Operation::kLock, path));

@@ -30,6 +30,7 @@ class FaultyFileSystem final : public FileSystem {
     kSyncFolder,
     kList,
     kSpace,
+    kCheckWritable,
     kLock
   };
   /// Called before an operation, the number-th from 1; what is not OK is its outcome. Without locks held.
@@ -75,6 +76,7 @@ class FaultyFileSystem final : public FileSystem {
   absl::Status SyncFolder(const std::string& path) override;
   absl::StatusOr<std::vector<FolderItem>> List(const std::string& path) override;
   absl::StatusOr<Space> SpaceOf(const std::string& path) override;
+  absl::Status CheckWritable(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path, std::string_view owner) override;
 
  private:

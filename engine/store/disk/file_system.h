@@ -90,6 +90,9 @@ class FileSystem {
   /// In any order, without "." and "..".
   virtual absl::StatusOr<std::vector<FolderItem>> List(const std::string& path) = 0;
   virtual absl::StatusOr<Space> SpaceOf(const std::string& path) = 0;
+  /// Whether this process may make and remove files in a folder, as far as its permissions tell. OK where
+  /// they are not known.
+  virtual absl::Status CheckWritable(const std::string& /*path*/) { return absl::OkStatus(); }
   /// Takes the lock that `path` stands for, creating the file if need be, and leaves `owner` in it for people
   /// to read, whose first word is the same for all owners. kFailedPrecondition, naming the path and what was
   /// found in it, when someone else holds it, or when it begins otherwise: then it is no lock, and stays.

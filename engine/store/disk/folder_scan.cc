@@ -1,7 +1,10 @@
 #include "engine/store/disk/folder_scan.h"
 
+#include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
@@ -21,6 +24,28 @@ absl::StatusOr<EntryHeader> HeaderOf(FileSystem& fs, const std::string& path, co
   return ReadHeader(*file, key);
 }
 
+/// For the next eviction would find out, and long after whoever copied the files as another user has gone.
+void WarnOfFoldersNotWritable(FileSystem& fs, const DiskPaths& paths, const FolderFiles& found) {
+  std::vector<std::string> folders = {paths.Entries(), paths.Temporary(), paths.Quarantine()};
+  std::set<std::pair<uint8_t, uint8_t>> seen;
+  for (const FolderFiles::Entry& entry : found.entries) {
+    const Digest& digest = entry.key.digest();
+    if (seen.emplace(digest[0], digest[1]).second) folders.push_back(paths.Folder(entry.key));
+  }
+  std::vector<std::string> errors;
+  size_t num_refused = 0;
+  for (const std::string& folder : folders) {
+    const absl::Status status = fs.CheckWritable(folder);
+    if (status.ok()) continue;
+    if (++num_refused <= kMaxNamed) errors.emplace_back(status.message());
+  }
+  if (num_refused == 0) return;
+  spdlog::warn(
+      "chunk store on disk: {} folders below {} cannot be written to, so that chunks in them cannot be removed: "
+      "{}{}",
+      num_refused, paths.root, absl::StrJoin(errors, "; "), num_refused > errors.size() ? "; ..." : "");
+}
+
 }  // namespace
 
 absl::StatusOr<ScanCounts> ScanFolder(
@@ -32,6 +57,7 @@ absl::StatusOr<ScanCounts> ScanFolder(
         health.Report(listed);
         return absl::OkStatus();  // what can be read is better than nothing
       }));
+  WarnOfFoldersNotWritable(fs, paths, found);
   absl::Mutex mutex;
   std::vector<std::string> damaged;                                                // guarded by mutex
   ScanCounts counts{.foreign_files = static_cast<int64_t>(found.foreign.size())};  // guarded by mutex

@@ -207,6 +207,11 @@ class Posix final : public FileSystem {
     return Space{.total_bytes = static_cast<int64_t>(info.f_blocks) * unit,
                  .available_bytes = static_cast<int64_t>(info.f_bavail) * unit};
   }
+  absl::Status CheckWritable(const std::string& path) override {
+    return faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) < 0
+               ? SystemError(errno, "access for writing", path)
+               : absl::OkStatus();
+  }
   absl::StatusOr<std::unique_ptr<FileLock>> Lock(const std::string& path, std::string_view owner) override {
     Descriptor fd(Retry([&] { return open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0640); }));
     if (fd.get() < 0) return SystemError(errno, "open", path);

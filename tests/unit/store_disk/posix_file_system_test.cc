@@ -1,3 +1,4 @@
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -166,6 +167,24 @@ TEST(DiskHealthTest, OneLinePerChange) {
   health.Report(absl::OkStatus());
   EXPECT_THAT(lines(), HasSubstr("writing to /chunks works again, after 4 failures"));
   spdlog::set_default_logger(before);
+}
+
+TEST_F(PosixFileSystemTest, TellsWhichFoldersItMayWriteTo) {
+  const std::string closed = Path("closed"), open = Path("open");
+  ASSERT_EQ(mkdir(closed.c_str(), 0755), 0);
+  ASSERT_EQ(mkdir(open.c_str(), 0755), 0);
+  ASSERT_EQ(chmod(folder_.path().c_str(), 0755), 0);
+  ASSERT_EQ(chmod(closed.c_str(), 0555), 0);
+  ASSERT_EQ(chmod(open.c_str(), 0777), 0);
+  EXPECT_EQ(fs_.CheckWritable(Path("none")).code(), absl::StatusCode::kNotFound);
+  const uid_t user = geteuid();
+  // Root may do everything.
+  if (user == 0 && seteuid(65534) != 0) GTEST_SKIP() << "no right to be another user than root";
+  const absl::Status of_closed = fs_.CheckWritable(closed), of_open = fs_.CheckWritable(open);
+  ASSERT_EQ(seteuid(user), 0);
+  EXPECT_EQ(of_closed.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(of_closed.message(), HasSubstr(closed));
+  EXPECT_TRUE(of_open.ok()) << of_open;
 }
 
 }  // namespace

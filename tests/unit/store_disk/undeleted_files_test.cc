@@ -225,6 +225,34 @@ TEST_F(UndeletedFilesTest, AStartWithMoreThanTheQuotaGoesOnWhenItCan) {
   EXPECT_EQ(NumFilesIn("entries"), 10);
 }
 
+TEST_F(UndeletedFilesTest, FoldersThatCannotBeWrittenToAreNamedAtTheStart) {
+  {
+    auto tier = OpenTier();
+    FillWith(*tier, 12);
+  }
+  EXPECT_EQ(log_.str().find("cannot be written to"), std::string::npos);
+  const auto folder_of = [](int32_t token) { return FolderAbove(PathOf(SmallAddress(token).key)); };
+  faulty_.SetFault([&](int64_t, Operation operation, const std::string& path) {
+    if (operation != Operation::kCheckWritable || path != folder_of(3)) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(path, ": Permission denied"));
+  });
+  EXPECT_EQ(OpenTier()->Stats().entries, 12) << "they can be read";
+  EXPECT_THAT(log_.str(),
+              HasSubstr(absl::StrCat("1 folders below /var/chunks cannot be written to, so that chunks "
+                                     "in them cannot be removed: ",
+                                     folder_of(3), ": Permission denied\n")));
+  faulty_.SetFault([&](int64_t, Operation operation, const std::string& path) {
+    if (operation != Operation::kCheckWritable) return absl::OkStatus();
+    return absl::PermissionDeniedError(absl::StrCat(path, ": Permission denied"));
+  });
+  log_.str("");
+  OpenTier();
+  EXPECT_THAT(log_.str(), HasSubstr("15 folders below"));
+  EXPECT_THAT(log_.str(),
+              HasSubstr("/var/chunks/entries: Permission denied; /var/chunks/tmp: Permission denied"));
+  EXPECT_THAT(log_.str(), HasSubstr("; ...\n"));
+}
+
 TEST_F(UndeletedFilesTest, TheNextTierIsToldOnlyOfWhatIsGone) {
   auto tier = OpenTier(/*num_entries=*/1);
   int64_t num_told = 0;
