@@ -66,6 +66,12 @@ absl::StatusOr<std::shared_ptr<Calls>> ApiState::Admit(const HttpRequest& reques
   return context.access->Admit(authorization == nullptr ? "" : *authorization);
 }
 
+absl::Status ApiState::CheckKey(const HttpRequest& request) const {
+  if (context.access == nullptr) return absl::OkStatus();
+  const std::string* authorization = request.FindHeader("authorization");
+  return context.access->CheckKey(authorization == nullptr ? "" : *authorization);
+}
+
 absl::StatusOr<ModelCard::Card> ModelCard::Get() {
   {
     absl::MutexLock lock(&mutex_);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/calls/calls.h"
 
@@ -19,6 +20,10 @@ class Access {
   /// are for one call, and valid as long as they are held. kUnauthenticated: no such key. kResourceExhausted:
   /// its tenant has called too often.
   virtual absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) = 0;
+
+  /// Whether Admit would know the key: OK or kUnauthenticated. Quick, and counts against no limit, so that it
+  /// can be asked before anything of a request is received that costs memory.
+  virtual absl::Status CheckKey(std::string_view authorization) const = 0;
 };
 
 }  // namespace kvblend::server

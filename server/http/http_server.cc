@@ -194,6 +194,14 @@ void ServerCore::CloseLargest() {
   if (largest != all.end()) (*largest)->Close();
 }
 
+std::shared_ptr<Connection> ServerCore::LargestArriving() {
+  const std::vector<std::shared_ptr<Connection>> all = Connections();
+  const auto largest = std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a->arriving_bytes() < b->arriving_bytes();
+  });
+  return largest == all.end() ? nullptr : *largest;
+}
+
 void ServerCore::NoteRefusal(int status, const std::string& why, const std::string& limit) {
   if (options.on_refused != nullptr) options.on_refused(status);
   {

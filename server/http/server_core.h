@@ -57,6 +57,10 @@ struct ServerCore {
 
   std::atomic<int64_t> unsent_bytes{0};  // of all connections
 
+  bool HasTooManyBodies() const { return *pending_body_bytes > options.max_pending_body_bytes; }
+  /// The connection that has received most of a body that is not whole yet; null: there is no connection.
+  std::shared_ptr<Connection> LargestArriving();
+
   std::vector<std::shared_ptr<Connection>> Connections();
   /// Closes the connection that has most of them.
   void CloseLargest();

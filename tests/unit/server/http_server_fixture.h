@@ -147,6 +147,7 @@ class HttpServerTest : public ::testing::Test {
       absl::MutexLock lock(&mutex_);
       waiting_.push_back(std::move(responder));
     });
+    if (guard_ != nullptr) router.GuardPosts(guard_);
     auto server = HttpServer::Start(options_, std::move(router), ErrorPageForTests);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -172,6 +173,7 @@ class HttpServerTest : public ::testing::Test {
   }
 
   HttpServerOptions options_;
+  HttpGuard guard_ = nullptr;
   absl::Mutex mutex_;
   int gone_ = 0;
   std::atomic<int> num_held_{0};
