@@ -88,8 +88,9 @@ absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view autho
   return MakeTenantCalls(&calls_, owner.tenant, std::move(owner.quota));
 }
 
-absl::Status KeyedAccess::CheckKey(std::string_view authorization) const {
-  return OwnerOf(authorization).status();
+absl::StatusOr<std::string> KeyedAccess::TenantOf(std::string_view authorization) const {
+  KVBLEND_ASSIGN_OR_RETURN(Owner owner, OwnerOf(authorization));
+  return std::move(owner.tenant.name);
 }
 
 std::map<std::string, TenantUse> KeyedAccess::Use() const {

@@ -34,7 +34,7 @@ class KeyedAccess : public Access {
                                                            StoreLimits store_limits = nullptr);
 
   absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) override;
-  absl::Status CheckKey(std::string_view authorization) const override;
+  absl::StatusOr<std::string> TenantOf(std::string_view authorization) const override;
 
   /// By name, of the tenants that the file has now. Who is taken out of the file and comes back goes on from
   /// where it was.

@@ -70,7 +70,7 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
         responder->Send(WithId(CohereError(id, started.status()), id));
       },
       HandlerKind::kStream,
-      [state](const HttpRequest& request) -> std::optional<HttpResponse> {
+      [state](HttpRequest& request) -> std::optional<HttpResponse> {
         const absl::Status status = state->CheckKey(request);
         if (status.ok()) return std::nullopt;
         const std::string id = NewAnswerId("chat");

@@ -21,7 +21,7 @@ Router ApiRoutes(const ApiContext& context) {
     responder->Send(JsonResponse(OpenApiDocument()));
   });
   // A body may be large and slow, and takes memory that all bodies share: whose it is must be known first.
-  router.GuardPosts([state](const HttpRequest& request) -> std::optional<HttpResponse> {
+  router.GuardPosts([state](HttpRequest& request) -> std::optional<HttpResponse> {
     const absl::Status status = state->CheckKey(request);
     if (status.ok()) return std::nullopt;
     return ErrorResponse(status);

@@ -3,9 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "server/calls/calls.h"
 
@@ -21,9 +21,9 @@ class Access {
   /// its tenant has called too often.
   virtual absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) = 0;
 
-  /// Whether Admit would know the key: OK or kUnauthenticated. Quick, and counts against no limit, so that it
-  /// can be asked before anything of a request is received that costs memory.
-  virtual absl::Status CheckKey(std::string_view authorization) const = 0;
+  /// The tenant whose key it is; kUnauthenticated: no such key. Quick, and counts against no limit, so that
+  /// it can be asked before anything of a request is received that costs memory.
+  virtual absl::StatusOr<std::string> TenantOf(std::string_view authorization) const = 0;
 };
 
 }  // namespace kvblend::server

@@ -173,16 +173,18 @@ void Connection::Dispatch() {
   request.peer = peer_;
   request.peer_host = peer_host_;
   request.id = NewRequestId();
+  const std::string turn = request.turn.empty() ? peer_host_ : std::move(request.turn);
   const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
   // counted while it waits for a handler, and until that has returned.
-  asio::post(core_->handlers.at(handler_kind_),
-             [handler = handler_, request = std::move(request), answer, body = std::move(body_)]() mutable {
-               // Whoever did not wait for the thread wants no answer.
-               if (!answer->gone()) (*handler)(std::move(request), answer);
-               body = nullptr;
-             });
+  core_->handlers.at(handler_kind_)
+      .Run(turn, [handler = handler_, request = std::move(request), answer,
+                  body = std::shared_ptr<CountedBody>(std::move(body_))]() mutable {
+        // Whoever did not wait for the thread wants no answer.
+        if (!answer->gone()) (*handler)(std::move(request), answer);
+        body = nullptr;
+      });
   Read();  // notices when the client goes
 }
 

@@ -62,6 +62,8 @@ class HttpServer {
   virtual int port() const = 0;
   /// Connections open.
   virtual int64_t num_connections() const = 0;
+  /// Requests that wait for one of the handlers' threads.
+  virtual int64_t num_waiting() const = 0;
 
   /// From now on connections are closed after the answer that they wait for, and idle ones at once; requests
   /// that are still arriving get 503. New connections are still accepted, for an answer that says why nothing

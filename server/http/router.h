@@ -19,7 +19,8 @@ namespace kvblend::server {
 enum class HandlerKind : uint8_t {
   kQuick,   // answers from what is in memory, or nearly so
   kStream,  // begins an answer that others finish: its text is tokenized
-  kLong,    // splits a document, or asks tiers for many chunks
+  kLong,    // splits a document
+  kTiers,   // asks tiers for many chunks, and waits for them
 };
 
 /// Filled before the server starts; thread-safe from then on.

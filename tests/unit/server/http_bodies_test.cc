@@ -1,7 +1,10 @@
 // What a server does before and while it receives bodies: guards, and the room that all bodies share.
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,7 @@ namespace kvblend::server {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -26,7 +30,7 @@ TEST_F(HttpServerTest, GuardsAnswerBeforeTheBodyIsReadOrAskedFor) {
     absl::MutexLock lock(&mutex_);
     ++refused[status];
   };
-  guard_ = [](const HttpRequest& request) -> std::optional<HttpResponse> {
+  guard_ = [](HttpRequest& request) -> std::optional<HttpResponse> {
     if (request.FindHeader("authorization") != nullptr) return std::nullopt;
     return HttpResponse{.status = 401, .body = "whose is it?", .headers = {{"WWW-Authenticate", "Bearer"}}};
   };
@@ -119,6 +123,39 @@ TEST_F(HttpServerTest, BodiesCountUntilTheirHandlerIsDone) {
   std::string answer = Exchange(request);
   while (absl::StrContains(answer, "503")) answer = Exchange(request);  // until the handler has returned
   EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
+}
+
+// What waits for a handler's thread is the network's to order: whoever has most waiting is not served first.
+TEST_F(HttpServerTest, WaitingRequestsTakeTurns) {
+  options_.num_handler_threads = 1;
+  std::vector<std::string> order;  // of the one thread
+  let_in_ = [&order](const std::string& body) { order.push_back(body); };
+  guard_ = [](HttpRequest& request) -> std::optional<HttpResponse> {
+    request.turn = *request.FindHeader("authorization");
+    return std::nullopt;
+  };
+  Start();
+  const auto post = [](const std::string& who, const std::string& path, const std::string& body) {
+    return absl::StrReplaceAll(Post(body, absl::StrCat("Connection: close\r\nAuthorization: ", who, "\r\n")),
+                               {{"/echo", path}});
+  };
+  RawClient holding(server_->port());
+  holding.Send(post("much", "/hold", "{}"));
+  held_.WaitForNotification();
+  // Each is waiting before the next one comes.
+  std::vector<std::unique_ptr<RawClient>> clients;
+  int64_t waiting = 0;
+  for (const char* name : {"much 1", "much 2", "much 3", "little 1", "little 2"}) {
+    const std::string body = name;
+    clients.push_back(std::make_unique<RawClient>(server_->port()));
+    clients.back()->Send(post(body.substr(0, body.size() - 2), "/noted", body));
+    ++waiting;
+    while (server_->num_waiting() < waiting) std::this_thread::yield();
+  }
+  let_go_.Notify();
+  for (const auto& client : clients) client->ReadToEnd();
+  server_ = nullptr;
+  EXPECT_THAT(order, ElementsAre("much 1", "little 1", "much 2", "little 2", "much 3"));
 }
 
 }  // namespace

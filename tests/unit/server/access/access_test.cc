@@ -395,15 +395,15 @@ TEST_F(AccessTest, AskingForAKeyTakesNothingOfItsLimits) {
   WriteKeys(LineOf("k", R"("tenant": "t", "requests_per_minute": 1)"));
   const auto access = KeyedAccess::Open(path_, &calls_);
   ASSERT_TRUE(access.ok()) << access.status();
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE((*access)->CheckKey("Bearer k").ok());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(*(*access)->TenantOf("Bearer k"), "t");
   EXPECT_EQ((*access)->Use().at("t").requests, 0);
   for (const char* unknown : {"", "Basic k", "Bearer ks"}) {
-    EXPECT_EQ((*access)->CheckKey(unknown), (*access)->Admit(unknown).status()) << unknown;
-    EXPECT_EQ((*access)->CheckKey(unknown).code(), absl::StatusCode::kUnauthenticated) << unknown;
+    EXPECT_EQ((*access)->TenantOf(unknown).status(), (*access)->Admit(unknown).status()) << unknown;
+    EXPECT_EQ((*access)->TenantOf(unknown).status().code(), absl::StatusCode::kUnauthenticated) << unknown;
   }
   EXPECT_TRUE((*access)->Admit("Bearer k").ok());
   EXPECT_FALSE((*access)->Admit("Bearer k").ok());
-  EXPECT_TRUE((*access)->CheckKey("Bearer k").ok()) << "known all the same";
+  EXPECT_EQ(*(*access)->TenantOf("Bearer k"), "t") << "known all the same";
 }
 
 TEST_F(AccessTest, NeitherAPipeNorADeviceIsRead) {
