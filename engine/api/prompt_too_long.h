@@ -12,10 +12,10 @@ namespace kvblend {
 
 inline constexpr char kPromptTooLongPayload[] = "kvblend/prompt-too-long";
 
-/// kInvalidArgument.
-inline absl::Status PromptTooLongError(int64_t tokens, int64_t allowed) {
-  absl::Status status = absl::InvalidArgumentError(
-      absl::StrCat("the prompt has ", tokens, " tokens; allowed: up to ", allowed));
+/// kInvalidArgument. `tokens` are all of them, or those that were counted before the rest was left alone.
+inline absl::Status PromptTooLongError(int64_t tokens, int64_t allowed, bool and_more = false) {
+  absl::Status status = absl::InvalidArgumentError(absl::StrCat(
+      "the prompt has ", and_more ? "more than " : "", tokens, " tokens; allowed: up to ", allowed));
   status.SetPayload(kPromptTooLongPayload, absl::Cord());
   return status;
 }

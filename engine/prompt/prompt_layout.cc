@@ -1,5 +1,6 @@
 #include "engine/prompt/prompt_layout.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -77,6 +78,18 @@ class LayoutBuilder {
   int32_t begin_ = 0;
 };
 
+int64_t CountedFor(int64_t max_tokens) { return std::max<int64_t>(max_tokens, 0) + kExcessCounted; }
+
+text::TokenBudget BudgetFor(int64_t max_tokens) {
+  return {.left = static_cast<size_t>(CountedFor(max_tokens))};
+}
+
+absl::Status MuchTooLong(std::string_view field, int64_t max_tokens) {
+  return absl::InvalidArgumentError(absl::StrCat(std::string(field), " has more than ",
+                                                 CountedFor(max_tokens), " tokens; allowed: up to ",
+                                                 std::max<int64_t>(max_tokens, 0)));
+}
+
 /// All tokens of an opening.
 std::vector<text::TokenId> Joined(const text::ChatTemplate::Opening& opening) {
   std::vector<text::TokenId> tokens = opening.system;
@@ -96,6 +109,11 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   PromptLayout layout;
   layout.spans.reserve(prompt.chunks.size() + 4);
   LayoutBuilder builder(&layout, limits.max_prompt_tokens);
+  text::TokenBudget budget = BudgetFor(limits.max_prompt_tokens);
+  const auto much_too_long = [&] {
+    return PromptTooLongError(CountedFor(limits.max_prompt_tokens), limits.max_prompt_tokens,
+                              /*and_more=*/true);
+  };
   std::vector<text::ChatTurn> history;
   history.reserve(prompt.history.size());
   for (const Turn& turn : prompt.history) {
@@ -108,12 +126,14 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   text::ChatTemplate::Opening opening;
   if (is_whole) {
     KVBLEND_ASSIGN_OR_RETURN(text::ChatTemplate::WholePrompt whole,
-                             chat_template.Whole(prompt.system_text, history, prompt.question));
+                             chat_template.Whole(prompt.system_text, history, prompt.question, &budget));
     opening = std::move(whole.opening);
     closing = std::move(whole.question);
   } else {
-    KVBLEND_ASSIGN_OR_RETURN(opening, chat_template.Open(prompt.system_text, history, prompt.lead_in));
+    KVBLEND_ASSIGN_OR_RETURN(opening,
+                             chat_template.Open(prompt.system_text, history, prompt.lead_in, &budget));
   }
+  if (budget.exceeded) return much_too_long();
   builder.Append(opening.system);
   builder.End(SpanKind::kSystem);
   builder.Append(opening.history);
@@ -121,13 +141,15 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   builder.Append(opening.lead_in);
   builder.End(SpanKind::kLeadIn);
   for (size_t i = 0; i < prompt.chunks.size(); ++i) {
-    builder.Append(tokenizer.Encode(prompt.chunks[i], text::TextPosition::kWithin));
+    builder.Append(budget.Encode(tokenizer, prompt.chunks[i], text::TextPosition::kWithin));
+    if (budget.exceeded) return much_too_long();
     builder.End(SpanKind::kChunk, static_cast<int32_t>(i));
   }
   if (!is_whole) {
     const bool behind_control = !layout.token_ids.empty() && tokenizer.IsSpecial(layout.token_ids.back());
-    closing = chat_template.Close(prompt.question,
-                                  behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin);
+    closing = chat_template.Close(
+        prompt.question, behind_control ? text::TextPosition::kStart : text::TextPosition::kWithin, &budget);
+    if (budget.exceeded) return much_too_long();
   }
   builder.Append(closing);
   builder.End(SpanKind::kQuestion);
@@ -152,18 +174,24 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
 
 absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
                                                         std::string_view lead_in,
-                                                        const text::ChatTemplate& chat_template) {
+                                                        const text::ChatTemplate& chat_template,
+                                                        int64_t max_tokens) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("system_text", system_text));
   KVBLEND_RETURN_IF_ERROR(CheckUtf8("lead_in", lead_in));
+  text::TokenBudget budget = BudgetFor(max_tokens);
   KVBLEND_ASSIGN_OR_RETURN(const text::ChatTemplate::Opening opening,
-                           chat_template.Open(system_text, {}, lead_in));
+                           chat_template.Open(system_text, {}, lead_in, &budget));
+  if (budget.exceeded) return MuchTooLong("the anchor (system_text and lead_in)", max_tokens);
   return Joined(opening);
 }
 
 absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
-                                                       const text::Tokenizer& tokenizer) {
+                                                       const text::Tokenizer& tokenizer, int64_t max_tokens) {
   KVBLEND_RETURN_IF_ERROR(CheckUtf8(field, chunk));
-  return tokenizer.Encode(chunk, text::TextPosition::kWithin);
+  text::TokenBudget budget = BudgetFor(max_tokens);
+  std::vector<text::TokenId> tokens = budget.Encode(tokenizer, chunk, text::TextPosition::kWithin);
+  if (budget.exceeded) return MuchTooLong(field, max_tokens);
+  return tokens;
 }
 
 }  // namespace kvblend::prompt

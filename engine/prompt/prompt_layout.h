@@ -46,6 +46,10 @@ struct PromptLayout {
   bool anchor_is_prefix = false;
 };
 
+/// Tokens beyond what is allowed are counted up to so many, and no further: a refusal tells their number
+/// where leaving some out would help, and a text of megabytes costs little.
+inline constexpr int64_t kExcessCounted = 8192;
+
 struct PromptLimits {
   int32_t max_prompt_tokens = std::numeric_limits<int32_t>::max();
   int32_t max_chunks = std::numeric_limits<int32_t>::max();
@@ -59,14 +63,16 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
                                                const PromptLimits& limits);
 
 /// PromptLayout::anchor_ids of prompts with this system text and lead-in, for precomputing chunks.
-/// kInvalidArgument: ill-formed UTF-8, a system text that the chat format does not allow.
-absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
-                                                        std::string_view lead_in,
-                                                        const text::ChatTemplate& chat_template);
+/// kInvalidArgument: ill-formed UTF-8, a system text that the chat format does not allow, more than
+/// kExcessCounted tokens beyond `max_tokens`; fewer beyond are the caller's matter.
+absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(
+    std::string_view system_text, std::string_view lead_in, const text::ChatTemplate& chat_template,
+    int64_t max_tokens = std::numeric_limits<int32_t>::max());
 
 /// The tokens of a chunk, in whatever prompt. `field` names the text in errors, e.g. "chunks[3]".
-/// kInvalidArgument: ill-formed UTF-8.
-absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(std::string_view chunk, std::string_view field,
-                                                       const text::Tokenizer& tokenizer);
+/// kInvalidArgument: ill-formed UTF-8, more than kExcessCounted tokens beyond `max_tokens`, as above.
+absl::StatusOr<std::vector<text::TokenId>> ChunkTokens(
+    std::string_view chunk, std::string_view field, const text::Tokenizer& tokenizer,
+    int64_t max_tokens = std::numeric_limits<int32_t>::max());
 
 }  // namespace kvblend::prompt

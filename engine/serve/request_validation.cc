@@ -148,7 +148,17 @@ absl::StatusOr<prompt::PromptLayout> RequestValidator::Layout(const Prompt& prom
 
 absl::StatusOr<std::vector<int32_t>> RequestValidator::Continuation(const ScoreRequest& request) const {
   std::vector<int32_t> token_ids = request.continuation_token_ids;
-  if (token_ids.empty()) token_ids = runtime_.tokenizer->Encode(request.continuation);
+  if (token_ids.empty()) {
+    const auto counted = static_cast<size_t>(runtime_.max_context_tokens + prompt::kExcessCounted);
+    auto encoded =
+        runtime_.tokenizer->EncodeAtMost(request.continuation, text::TextPosition::kFirst, counted);
+    if (!encoded.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat("continuation has more than ", counted,
+                                                     " tokens; allowed: fewer than the context's ",
+                                                     runtime_.max_context_tokens));
+    }
+    token_ids = *std::move(encoded);
+  }
   if (static_cast<int64_t>(token_ids.size()) >= runtime_.max_context_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("continuation has ", token_ids.size(),
                                                    " tokens; allowed: fewer than the context's ",
@@ -161,7 +171,7 @@ absl::StatusOr<std::vector<int32_t>> RequestValidator::AnchorTokens(Anchoring an
                                                                     std::string_view system_text,
                                                                     std::string_view lead_in) const {
   if (anchoring == Anchoring::kIsolated) return std::vector<int32_t>();
-  return prompt::AnchorTokens(system_text, lead_in, *runtime_.chat_template);
+  return prompt::AnchorTokens(system_text, lead_in, *runtime_.chat_template, runtime_.max_context_tokens);
 }
 
 absl::StatusOr<prompt::SplitOptions> RequestValidator::SplitOptions(const SplitDocumentRequest& request,
@@ -184,7 +194,8 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RequestValidator::ChunkTokens(
   for (size_t i = 0; i < request.chunks.size(); ++i) {
     const std::string field = absl::StrCat("chunks[", i, "]");
     KVBLEND_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
-                             prompt::ChunkTokens(request.chunks[i], field, *runtime_.tokenizer));
+                             prompt::ChunkTokens(request.chunks[i], field, *runtime_.tokenizer,
+                                                 runtime_.max_context_tokens - anchor_tokens));
     if (anchor_tokens + static_cast<int64_t>(tokens.size()) > runtime_.max_context_tokens) {
       return absl::InvalidArgumentError(
           absl::StrCat(field, " has ", tokens.size(), " tokens behind an anchor of ", anchor_tokens,

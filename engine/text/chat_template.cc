@@ -134,11 +134,12 @@ void ChatTemplate::AddBos(Opening& opening) const {
 
 absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system_text,
                                                          std::span<const ChatTurn> history,
-                                                         std::string_view lead_in) const {
+                                                         std::string_view lead_in,
+                                                         TokenBudget* budget) const {
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
                            ComposeChat(format_, system_text, history, lead_in));
   Opening opening;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst, budget);
   AppendOpening(parts, history.size(), encoder, opening);
   encoder.AppendText(parts.back().text);
   encoder.Finish();
@@ -148,11 +149,12 @@ absl::StatusOr<ChatTemplate::Opening> ChatTemplate::Open(std::string_view system
 
 absl::StatusOr<ChatTemplate::WholePrompt> ChatTemplate::Whole(std::string_view system_text,
                                                               std::span<const ChatTurn> history,
-                                                              std::string_view question) const {
+                                                              std::string_view question,
+                                                              TokenBudget* budget) const {
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChatPart> parts,
                            ComposeChat(format_, system_text, history, question));
   WholePrompt prompt;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, TextPosition::kFirst, budget);
   AppendOpening(parts, history.size(), encoder, prompt.opening);
   encoder.Into(&prompt.question);
   const ChatPart& last = parts.back();
@@ -163,9 +165,10 @@ absl::StatusOr<ChatTemplate::WholePrompt> ChatTemplate::Whole(std::string_view s
   return prompt;
 }
 
-std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition position) const {
+std::vector<TokenId> ChatTemplate::Close(std::string_view question, TextPosition position,
+                                         TokenBudget* budget) const {
   std::vector<TokenId> tokens;
-  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position);
+  PromptEncoder encoder(tokenizer_, control_, format_.strips_behind_control, position, budget);
   encoder.Into(&tokens);
   encoder.AppendText(TrimmedRight(question, format_.user));
   encoder.AppendPiece(*format_.piece(ChatPoint::kUser, ChatPoint::kEnd));

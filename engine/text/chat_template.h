@@ -62,18 +62,20 @@ class ChatTemplate {
   /// text and of turns, at the beginning of the lead-in and at the end of the question. A user's turn with
   /// parts has the tokens that it had when it was the last one, chunks and question included, so that their
   /// KV is found again. kInvalidArgument, naming system_text or the turn: what the format does not allow.
+  /// With a `budget`, here and below, texts are encoded only as far as it goes.
   absl::StatusOr<Opening> Open(std::string_view system_text, std::span<const ChatTurn> history,
-                               std::string_view lead_in) const;
+                               std::string_view lead_in, TokenBudget* budget = nullptr) const;
   /// The question, the end of the user's turn and the opening of the assistant's. `position` is where the
   /// question stands: behind text, unless a control token is the last of what comes before.
-  std::vector<TokenId> Close(std::string_view question, TextPosition position = TextPosition::kWithin) const;
+  std::vector<TokenId> Close(std::string_view question, TextPosition position = TextPosition::kWithin,
+                             TokenBudget* budget = nullptr) const;
 
   /// A prompt without lead-in and chunks, with the tokens that the model's tokenizer gives the whole of it:
   /// what the format has before the question and the question itself may be one text, as in a turn of
   /// `history` that has no parts, and whitespace is dropped at both of the question's ends. Errors as of
   /// Open.
   absl::StatusOr<WholePrompt> Whole(std::string_view system_text, std::span<const ChatTurn> history,
-                                    std::string_view question) const;
+                                    std::string_view question, TokenBudget* budget = nullptr) const;
 
   /// Its name, or "template" for one that has none.
   const std::string& format_name() const { return format_.name; }

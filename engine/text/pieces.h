@@ -29,6 +29,7 @@ class Pieces {
   /// `text` must outlive the pieces. False when there is a piece of this text already; it stays.
   bool Add(std::string_view text, const Piece& piece);
   void SetByteToken(uint8_t byte, TokenId token) { byte_tokens_[byte] = token; }
+  TokenId ByteToken(uint8_t byte) const { return byte_tokens_[byte]; }
   void SetUnknown(TokenId token) { unknown_ = token; }
 
   /// nullptr when `text` is no piece.

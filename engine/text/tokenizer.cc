@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <utility>
 
 #include "engine/text/char_class.h"
@@ -33,18 +34,36 @@ size_t EndOfSpacedWord(std::string_view text, size_t begin, const Pieces& pieces
 /// Encodes the plain stretches of one text into one output.
 class Tokenizer::Encoder {
  public:
-  Encoder(const Tokenizer& tokenizer, std::vector<TokenId>* output)
-      : tokenizer_(tokenizer), bpe_(tokenizer.merges_), scored_(tokenizer.pieces_), output_(output) {}
+  Encoder(const Tokenizer& tokenizer, size_t most, std::vector<TokenId>* output)
+      : tokenizer_(tokenizer),
+        most_(most),
+        bpe_(tokenizer.merges_),
+        scored_(tokenizer.pieces_),
+        output_(output),
+        joined_(tokenizer.is_unigram() ? std::nullopt : tokenizer.pieces_.unknown()) {}
+
+  /// Whether there are more than `most` tokens; then nothing more is appended.
+  bool is_full() {
+    // Unknown tokens that are neighbours will be one.
+    for (; joined_.has_value() && num_seen_ < output_->size(); ++num_seen_) {
+      const bool joins =
+          num_seen_ > 0 && (*output_)[num_seen_] == *joined_ && (*output_)[num_seen_ - 1] == *joined_;
+      num_joined_ += joins ? 1 : 0;
+    }
+    return is_full_ || output_->size() - num_joined_ > most_;
+  }
 
   /// Appends text in the vocabulary's spelling, without user-defined tokens; it must outlive the encoder.
   void Append(std::string_view plain) {
     if (tokenizer_.is_byte_level()) {
       WordScanner scanner(tokenizer_.pre_tokenizer_, plain);
-      for (std::string_view word = scanner.Next(); !word.empty(); word = scanner.Next()) AppendWord(word);
+      for (std::string_view word = scanner.Next(); !word.empty() && !is_full(); word = scanner.Next()) {
+        AppendWord(word);
+      }
       return;
     }
     if (tokenizer_.is_unigram()) return AppendSegmented(plain);
-    for (size_t begin = 0; begin < plain.size();) {
+    for (size_t begin = 0; begin < plain.size() && !is_full();) {
       const size_t end = EndOfSpacedWord(plain, begin, tokenizer_.pieces_);
       AppendWord(plain.substr(begin, end - begin));
       begin = end;
@@ -55,7 +74,7 @@ class Tokenizer::Encoder {
   // A text's probability is that of all its words together, unless the vocabulary divides at spaces.
   void AppendSegmented(std::string_view plain) {
     if (!tokenizer_.splits_at_spaces_) return AppendNewWord(plain);
-    for (size_t begin = 0; begin < plain.size();) {
+    for (size_t begin = 0; begin < plain.size() && !is_full();) {
       const size_t end = std::min(plain.find(' ', begin + 1), plain.size());
       AppendWord(plain.substr(begin, end - begin));
       begin = end;
@@ -81,7 +100,23 @@ class Tokenizer::Encoder {
     }
   }
 
+  // Whether more than `most` tokens are needed however the word is divided: each stands for no more bytes
+  // than the longest piece, of those bytes that can't be left out, or joined in one unknown token.
+  bool HasTooManyBytes(std::string_view word) const {
+    const size_t longest = std::max<size_t>(tokenizer_.pieces_.longest(), 1);
+    if (word.size() / longest <= most_) return false;
+    if (!tokenizer_.is_byte_level()) return tokenizer_.has_byte_tokens_;
+    const auto known = std::count_if(word.begin(), word.end(), [this](char byte) {
+      return tokenizer_.merges_.ByteToken(static_cast<uint8_t>(byte)) != kNoToken;
+    });
+    return static_cast<size_t>(known) / longest > most_;
+  }
+
   void AppendNewWord(std::string_view word) {
+    if (HasTooManyBytes(word)) {
+      is_full_ = true;
+      return;
+    }
     if (tokenizer_.ignore_merges_) {
       if (const Pieces::Piece* piece = tokenizer_.pieces_.Find(word)) {
         output_->push_back(piece->token);
@@ -107,22 +142,32 @@ class Tokenizer::Encoder {
   }
 
   const Tokenizer& tokenizer_;
+  const size_t most_;
   BpeMerger bpe_;
   ScoredBpeMerger scored_;
   std::vector<TokenId> symbols_;  // of one word
   std::vector<TokenId>* output_;
+  const std::optional<TokenId> joined_;
+  size_t num_seen_ = 0;    // tokens of the output
+  size_t num_joined_ = 0;  // of these, joined with the one before
+  bool is_full_ = false;
   absl::flat_hash_map<std::string_view, std::pair<size_t, size_t>> remembered_;  // [begin, end) in *output_
 };
 
 std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition position) const {
+  return *EncodeAtMost(text, position, std::numeric_limits<size_t>::max());
+}
+
+std::optional<std::vector<TokenId>> Tokenizer::EncodeAtMost(std::string_view text, TextPosition position,
+                                                            size_t most) const {
   std::string replaced;
   if (FirstInvalidUtf8(text)) {
     AppendReplacingInvalidUtf8(text, /*keep_incomplete=*/false, &replaced);
     text = replaced;
   }
   std::vector<TokenId> tokens;
-  tokens.reserve(text.size() / 4 + 1);
-  Encoder encoder(*this, &tokens);
+  tokens.reserve(std::min(text.size() / 4, most) + 1);
+  Encoder encoder(*this, most, &tokens);
   std::deque<std::string> spelled;  // stays where it is: the encoder keeps views
   const auto spell = [&](std::string_view part, bool prefix) -> std::string_view {
     if (part.empty()) return part;
@@ -162,11 +207,13 @@ std::vector<TokenId> Tokenizer::Encode(std::string_view text, TextPosition posit
       }
       if (StripsBehind(match->token)) at = text.size() - WithoutSpaceInFront(text.substr(at)).size();
       encode_plain(plain_begin, plain_end);
+      if (encoder.is_full()) return std::nullopt;
       tokens.push_back(match->token);
       plain_begin = at;
     }
   }
   encode_plain(plain_begin, text.size());
+  if (encoder.is_full()) return std::nullopt;
   if (pieces_.unknown() && !is_unigram()) {
     // Unknown characters that are neighbours are one unknown token.
     const auto end = std::unique(tokens.begin(), tokens.end(),

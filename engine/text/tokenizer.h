@@ -113,6 +113,12 @@ class Tokenizer {
   /// vocabulary lacks becomes the unknown token.
   std::vector<TokenId> Encode(std::string_view text, TextPosition position = TextPosition::kFirst) const;
 
+  /// As Encode, but nothing if there are more than `most` tokens, which is noticed without encoding much more
+  /// text than so many take. (A text that is one word is encoded whole unless its bytes are too many for
+  /// `most` tokens of the longest kind; where unknown characters become one token, nobody can tell.)
+  std::optional<std::vector<TokenId>> EncodeAtMost(std::string_view text, TextPosition position,
+                                                   size_t most) const;
+
   /// Id of the control or user-defined token with this string.
   std::optional<TokenId> FindSpecial(std::string_view name) const;
 
@@ -169,6 +175,8 @@ class Tokenizer {
   void LoadUnigram(const TokenizerSpec& spec, const std::vector<bool>& is_text);
   absl::Status LoadMerges(const TokenizerSpec& spec);
   absl::Status LoadMarkers(const TokenizerSpec& spec);
+  /// Whether SentencePiece has a byte token for each byte that UTF-8 may have: then no character is unknown.
+  bool HasByteTokens() const;
   /// The longest user-defined token that `text` begins with; null: none.
   const UserDefined* LongestUserDefined(std::string_view text) const;
 
@@ -181,6 +189,7 @@ class Tokenizer {
   bool remove_extra_whitespaces_ = false;
   bool user_defined_first_ = false;
   bool splits_at_spaces_ = false;
+  bool has_byte_tokens_ = false;
   std::string bytes_;                                        // of all tokens, one after the other
   std::vector<size_t> offsets_;                              // into bytes_; vocab_size() + 1
   std::vector<int32_t> types_;                               // GgufTokenType

@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadTokens(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMerges(spec));
   KVBLEND_RETURN_IF_ERROR(tokenizer->LoadMarkers(spec));
+  tokenizer->has_byte_tokens_ = tokenizer->HasByteTokens();
   return tokenizer;
 }
 
@@ -243,6 +244,14 @@ absl::Status Tokenizer::LoadMerges(const TokenizerSpec& spec) {
     merges_.AddRule({.left = left_piece->token, .right = right_piece->token, .result = result->token});
   }
   return absl::OkStatus();
+}
+
+bool Tokenizer::HasByteTokens() const {
+  for (int byte = 0; byte < 256; ++byte) {
+    if (byte == 0xC0 || byte == 0xC1 || byte >= 0xF5) continue;  // in no valid UTF-8
+    if (pieces_.ByteToken(static_cast<uint8_t>(byte)) == kNoToken) return false;
+  }
+  return true;
 }
 
 absl::Status Tokenizer::LoadMarkers(const TokenizerSpec& spec) {

@@ -65,28 +65,32 @@ void KeyedAccess::LoadAgain() {
   }
 }
 
-absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view authorization) {
+absl::StatusOr<KeyedAccess::Owner> KeyedAccess::OwnerOf(std::string_view authorization) const {
   const absl::string_view header(authorization.data(), authorization.size());
   if (!absl::StartsWithIgnoreCase(header, kScheme)) {
     return absl::UnauthenticatedError("the call has no API key; allowed: 'authorization: Bearer KEY'");
   }
   const absl::string_view key = absl::StripAsciiWhitespace(header.substr(sizeof(kScheme) - 1));
   const KeyHash hash = HashKey({key.data(), key.size()});
-  Tenant tenant;
-  std::shared_ptr<Quota> quota;
-  {
-    absl::MutexLock lock(&mutex_);
-    // All are compared, each in constant time, so that time tells nothing of them.
-    const KeyEntry* found = nullptr;
-    for (const KeyEntry& entry : keys_) {
-      if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
-    }
-    if (found == nullptr) return absl::UnauthenticatedError("the API key is not known here");
-    tenant = found->tenant;
-    quota = quotas_[tenant.name];
+  absl::MutexLock lock(&mutex_);
+  // All are compared, each in constant time, so that time tells nothing of them.
+  const KeyEntry* found = nullptr;
+  for (const KeyEntry& entry : keys_) {
+    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
   }
-  KVBLEND_RETURN_IF_ERROR(quota->TakeRequest(SteadyNow()));
-  return MakeTenantCalls(&calls_, tenant, std::move(quota));
+  if (found == nullptr) return absl::UnauthenticatedError("the API key is not known here");
+  return Owner{.tenant = found->tenant, .quota = quotas_.at(found->tenant.name)};
+}
+
+absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view authorization) {
+  KVBLEND_ASSIGN_OR_RETURN(Owner owner, OwnerOf(authorization));
+  KVBLEND_RETURN_IF_ERROR(owner.quota->TakeRequest(SteadyNow()));
+  return MakeTenantCalls(&calls_, owner.tenant, std::move(owner.quota));
+}
+
+absl::StatusOr<std::string> KeyedAccess::TenantOf(std::string_view authorization) const {
+  KVBLEND_ASSIGN_OR_RETURN(Owner owner, OwnerOf(authorization));
+  return std::move(owner.tenant.name);
 }
 
 std::map<std::string, TenantUse> KeyedAccess::Use() const {

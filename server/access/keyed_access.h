@@ -34,6 +34,7 @@ class KeyedAccess : public Access {
                                                            StoreLimits store_limits = nullptr);
 
   absl::StatusOr<std::shared_ptr<Calls>> Admit(std::string_view authorization) override;
+  absl::StatusOr<std::string> TenantOf(std::string_view authorization) const override;
 
   /// By name, of the tenants that the file has now. Who is taken out of the file and comes back goes on from
   /// where it was.
@@ -42,6 +43,13 @@ class KeyedAccess : public Access {
  private:
   KeyedAccess(std::string path, Calls* calls, StoreLimits store_limits)
       : path_(std::move(path)), calls_(*calls), store_limits_(std::move(store_limits)) {}
+  /// What a key belongs to.
+  struct Owner {
+    Tenant tenant;
+    std::shared_ptr<Quota> quota;
+  };
+  /// kUnauthenticated: no such key.
+  absl::StatusOr<Owner> OwnerOf(std::string_view authorization) const;
   absl::Status Load();
   void LoadAgain();
 

@@ -66,6 +66,15 @@ absl::StatusOr<std::shared_ptr<Calls>> ApiState::Admit(const HttpRequest& reques
   return context.access->Admit(authorization == nullptr ? "" : *authorization);
 }
 
+absl::Status ApiState::CheckKey(HttpRequest& request) const {
+  if (context.access == nullptr) return absl::OkStatus();
+  const std::string* authorization = request.FindHeader("authorization");
+  KVBLEND_ASSIGN_OR_RETURN(const std::string tenant,
+                           context.access->TenantOf(authorization == nullptr ? "" : *authorization));
+  request.turn = absl::StrCat("tenant ", tenant);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ModelCard::Card> ModelCard::Get() {
   {
     absl::MutexLock lock(&mutex_);

@@ -62,6 +62,9 @@ struct ApiState {
 
   /// The calls that the one who sent `request` may make.
   absl::StatusOr<std::shared_ptr<Calls>> Admit(const HttpRequest& request) const;
+  /// Whether Admit would know the key, without a call's counting against anything. Its tenant's requests take
+  /// turns with those of others.
+  absl::Status CheckKey(HttpRequest& request) const;
 
   /// `id`: the answer's.
   std::shared_ptr<CallLog> Log(const HttpRequest& request, const char* method, std::string id) const {

@@ -126,7 +126,7 @@ HttpHandler MessageHandler(std::shared_ptr<ApiState> state, const char* method,
   };
 }
 
-/// For handlers of the kind kLong.
+/// For handlers of the kinds kLong and kTiers.
 HttpHandler Yielding(HttpHandler handler) {
   return [handler = std::move(handler)](HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     YieldToAnswers();
@@ -209,11 +209,11 @@ void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("POST", "/v1/chunks/stat", MessageHandler(state, "StatChunks", &Calls::Stat));
   router->Add("POST", "/v1/chunks/delete", MessageHandler(state, "DeleteChunks", &Calls::Delete));
   router->Add("POST", "/v1/chunks/pin", Yielding(MessageHandler(state, "PinChunks", &Calls::Pin)),
-              HandlerKind::kLong);
+              HandlerKind::kTiers);
   router->Add("POST", "/v1/chunks/split", Yielding(MessageHandler(state, "SplitDocument", &Calls::Split)),
               HandlerKind::kLong);
   router->Add("POST", "/v1/chunks/prefetch",
-              Yielding(MessageHandler(state, "PrefetchChunks", &Calls::Prefetch)), HandlerKind::kLong);
+              Yielding(MessageHandler(state, "PrefetchChunks", &Calls::Prefetch)), HandlerKind::kTiers);
   router->Add("GET", "/v1/chunks/{key}", With(state, &StatOne));
   router->Add("DELETE", "/v1/chunks/{key}", With(state, &DeleteOne));
 }

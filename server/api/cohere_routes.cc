@@ -1,4 +1,5 @@
 // POST /v2/chat.
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -68,7 +69,13 @@ void AddCohereRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
         log->End(started.status());
         responder->Send(WithId(CohereError(id, started.status()), id));
       },
-      HandlerKind::kStream);
+      HandlerKind::kStream,
+      [state](HttpRequest& request) -> std::optional<HttpResponse> {
+        const absl::Status status = state->CheckKey(request);
+        if (status.ok()) return std::nullopt;
+        const std::string id = NewAnswerId("chat");
+        return WithId(CohereError(id, status), id);
+      });
 }
 
 }  // namespace kvblend::server

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "grpcpp/server_context.h"
@@ -96,24 +97,25 @@ class CallHandler {
       return reactor;
     }
     const absl::Status accepted =
-        threads_.Of(ServerThreads::Kind::kStream).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
-          if (stream->gone()) {
-            stream->Close(absl::CancelledError("the client has gone"));
-            return;
-          }
-          const Calls::Started handle = [&]() -> Calls::Started {
-            Request request;
-            absl::Status status = ParseByteBuffer(bytes, &request);
-            if (!status.ok()) return status;
-            return (calls.get()->*call)(std::move(request), caller,
-                                        std::make_shared<StreamSink<Event>>(stream, log));
-          }();
-          if (handle.ok()) {
-            stream->SetHandle(*handle);
-          } else {
-            refuse(handle.status());
-          }
-        });
+        threads_.Of(ServerThreads::Kind::kStream)
+            .Run(TurnOf(*context), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+              if (stream->gone()) {
+                stream->Close(absl::CancelledError("the client has gone"));
+                return;
+              }
+              const Calls::Started handle = [&]() -> Calls::Started {
+                Request request;
+                absl::Status status = ParseByteBuffer(bytes, &request);
+                if (!status.ok()) return status;
+                return (calls.get()->*call)(std::move(request), caller,
+                                            std::make_shared<StreamSink<Event>>(stream, log));
+              }();
+              if (handle.ok()) {
+                stream->SetHandle(*handle);
+              } else {
+                refuse(handle.status());
+              }
+            });
     if (!accepted.ok()) refuse(accepted);
     return reactor;
   }
@@ -136,25 +138,26 @@ class CallHandler {
       refuse(calls.status());
       return reactor;
     }
-    const absl::Status accepted = threads_.Of(kind).Run(bytes->Length(), [=, calls = *calls, bytes = *bytes] {
-      if (kind == ServerThreads::Kind::kLong) YieldToAnswers();
-      if (context->IsCancelled()) return stream->Close(absl::CancelledError("the client has gone"));
-      Request request;
-      absl::Status status = ParseByteBuffer(bytes, &request);
-      if (!status.ok()) return refuse(status);
-      const absl::StatusOr<Response> message = [&] {
-        if constexpr (sizeof...(Caller) == 0) {
-          return (calls.get()->*call)(std::move(request));
-        } else {
-          return (calls.get()->*call)(std::move(request), {.client = PeerHost(context->peer()),
-                                                           .deadline = DeadlineOf(*context),
-                                                           .gone = [&] { return stream->gone(); }});
-        }
-      }();
-      if (!message.ok()) return refuse(message.status());
-      stream->Push(ToByteBuffer(*message));
-      stream->Close(absl::OkStatus());
-    });
+    const absl::Status accepted =
+        threads_.Of(kind).Run(TurnOf(*context), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+          if (kind == ServerThreads::Kind::kLong || kind == ServerThreads::Kind::kTiers) YieldToAnswers();
+          if (context->IsCancelled()) return stream->Close(absl::CancelledError("the client has gone"));
+          Request request;
+          absl::Status status = ParseByteBuffer(bytes, &request);
+          if (!status.ok()) return refuse(status);
+          const absl::StatusOr<Response> message = [&] {
+            if constexpr (sizeof...(Caller) == 0) {
+              return (calls.get()->*call)(std::move(request));
+            } else {
+              return (calls.get()->*call)(std::move(request), {.client = PeerHost(context->peer()),
+                                                               .deadline = DeadlineOf(*context),
+                                                               .gone = [&] { return stream->gone(); }});
+            }
+          }();
+          if (!message.ok()) return refuse(message.status());
+          stream->Push(ToByteBuffer(*message));
+          stream->Close(absl::OkStatus());
+        });
     if (!accepted.ok()) refuse(accepted);
     return reactor;
   }
@@ -170,6 +173,14 @@ class CallHandler {
     KVBLEND_ASSIGN_OR_RETURN(const std::string authorization, AuthorizationOf(context));
     if (services_.access != nullptr) return services_.access->Admit(authorization);
     return std::shared_ptr<Calls>(std::shared_ptr<void>(), services_.calls);  // owned by nobody here
+  }
+
+  /// With whose calls this one takes turns: its tenant's, else its client's.
+  std::string TurnOf(const grpc::CallbackServerContext& context) const {
+    if (services_.access == nullptr) return PeerHost(context.peer());
+    const absl::StatusOr<std::string> tenant =
+        services_.access->TenantOf(AuthorizationOf(context).value_or(std::string()));
+    return tenant.ok() ? absl::StrCat("tenant ", *tenant) : PeerHost(context.peer());
   }
 
   const ServiceContext services_;

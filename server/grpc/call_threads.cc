@@ -8,7 +8,7 @@ CallThreads::CallThreads(const Limits& limits) : limits_(limits) {
   for (int i = 0; i < limits.num_threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
-absl::Status CallThreads::Run(size_t bytes, std::function<void()> task) {
+absl::Status CallThreads::Run(const std::string& turn, size_t bytes, std::function<void()> task) {
   absl::MutexLock lock(&mutex_);
   if (waiting_.size() >= limits_.max_waiting) {
     return absl::ResourceExhaustedError(absl::StrCat(
@@ -20,7 +20,7 @@ absl::Status CallThreads::Run(size_t bytes, std::function<void()> task) {
                                                      "; allowed: ", limits_.max_waiting_bytes));
   }
   waiting_bytes_ += bytes;
-  waiting_.emplace_back(bytes, std::move(task));
+  waiting_.Push(turn, {bytes, std::move(task)});
   return absl::OkStatus();
 }
 
@@ -43,9 +43,9 @@ void CallThreads::Work() {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&has_something_to_do));
       if (waiting_.empty()) return;
-      waiting_bytes_ -= waiting_.front().first;
-      task = std::move(waiting_.front().second);
-      waiting_.pop_front();
+      std::pair<size_t, std::function<void()>> next = waiting_.Pop();
+      waiting_bytes_ -= next.first;
+      task = std::move(next.second);
     }
     task();
   }

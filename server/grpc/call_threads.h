@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstddef>
-#include <deque>
 #include <functional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -13,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "base/turn_queue.h"
 
 namespace kvblend::server {
 
@@ -28,9 +29,10 @@ class CallThreads {
   explicit CallThreads(const Limits& limits);
   ~CallThreads() { Stop(); }
 
-  /// Queues `task`, which one of the threads runs; in the order of the calls. kResourceExhausted: too many
-  /// wait, and it is not run. `bytes`: the size of the message that waits with it.
-  absl::Status Run(size_t bytes, std::function<void()> task);
+  /// Queues `task`, which one of the threads runs: in the order of those with the same `turn`, which take
+  /// turns with others. kResourceExhausted: too many wait, and it is not run. `bytes`: the size of the
+  /// message that waits with it.
+  absl::Status Run(const std::string& turn, size_t bytes, std::function<void()> task);
 
   /// Waits for all queued tasks and ends the threads. Idempotent. Run may not be called afterwards.
   void Stop();
@@ -40,7 +42,7 @@ class CallThreads {
 
   const Limits limits_;
   absl::Mutex mutex_;
-  std::deque<std::pair<size_t, std::function<void()>>> waiting_ ABSL_GUARDED_BY(mutex_);
+  TurnQueue<std::pair<size_t, std::function<void()>>> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
@@ -52,22 +54,33 @@ class ServerThreads {
   enum class Kind {
     kStream,  // begins a stream: its text is tokenized
     kQuick,   // answered from memory, or nearly so
-    kLong,    // splits a document, or asks tiers for many chunks
+    kLong,    // splits a document
+    kTiers,   // asks tiers for many chunks, and waits for them
   };
 
   explicit ServerThreads(const CallThreads::Limits& of_each)
-      : stream_(of_each), quick_(of_each), long_(of_each) {}
+      : stream_(of_each), quick_(of_each), long_(of_each), tiers_(of_each) {}
 
   CallThreads& Of(Kind kind) {
-    return kind == Kind::kStream ? stream_ : kind == Kind::kQuick ? quick_ : long_;
+    switch (kind) {
+      case Kind::kStream:
+        return stream_;
+      case Kind::kQuick:
+        return quick_;
+      case Kind::kLong:
+        return long_;
+      case Kind::kTiers:
+        break;
+    }
+    return tiers_;
   }
   /// Calls Stop of all pools.
   void Stop() {
-    for (CallThreads* threads : {&stream_, &quick_, &long_}) threads->Stop();
+    for (CallThreads* threads : {&stream_, &quick_, &long_, &tiers_}) threads->Stop();
   }
 
  private:
-  CallThreads stream_, quick_, long_;
+  CallThreads stream_, quick_, long_, tiers_;
 };
 
 }  // namespace kvblend::server

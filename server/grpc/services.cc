@@ -51,7 +51,7 @@ class ChunksService : public ChunksBase {
     return handler_.Answer(context, bytes, response, "Split", &Calls::Split, Kind::kLong);
   }
   Unary* Prefetch(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Prefetch", &Calls::Prefetch, Kind::kLong);
+    return handler_.Answer(context, bytes, response, "Prefetch", &Calls::Prefetch, Kind::kTiers);
   }
   Unary* Stat(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "Stat", &Calls::Stat);
@@ -63,7 +63,7 @@ class ChunksService : public ChunksBase {
     return handler_.Answer(context, bytes, response, "Delete", &Calls::Delete);
   }
   Unary* Pin(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Pin", &Calls::Pin, Kind::kLong);
+    return handler_.Answer(context, bytes, response, "Pin", &Calls::Pin, Kind::kTiers);
   }
 
  private:

@@ -17,6 +17,7 @@ constexpr size_t kIdleReadBytes =
     2 << 10;  // of connections that may stay idle: this is what each of them costs
 constexpr absl::Duration kLookAfter =
     absl::Seconds(1);  // between two looks whether a client is there of whom nothing is read
+constexpr char kTooManyBodies[] = "the server has too many large requests in hand; try again later";
 // For a client to read the refusal of what it still sends.
 constexpr absl::Duration kLingerTimeout = absl::Seconds(2), kLingerWhileDraining = absl::Milliseconds(250);
 
@@ -64,15 +65,13 @@ void Connection::Process() {
     const size_t consumed = parser_->Parse(input_, &problem);
     input_.erase(0, consumed);
     body_->Set(static_cast<int64_t>(parser_->body_bytes()));
+    arriving_bytes_ = body_->bytes();
     if (RefuseFor(problem)) return;
     if (!had_head && parser_->header_done()) {
       OnHead();
       if (state_ != State::kReceiving) break;
     }
-    // Requests without a body do not fill the memory.
-    if (body_->bytes() > 0 && *core_->pending_body_bytes > core_->options.max_pending_body_bytes) {
-      return Refuse(503, "the server has too many large requests in hand; try again later");
-    }
+    if (RefuseForRoom()) return;
     if (parser_->done()) {
       Dispatch();
       break;
@@ -93,6 +92,27 @@ void Connection::Process() {
 void Connection::DropRequest() {
   parser_ = nullptr;
   body_ = nullptr;
+  arriving_bytes_ = 0;
+}
+
+bool Connection::RefuseForRoom() {
+  // Small bodies do not fill the memory, so whoever fills it keeps nobody from asking a question.
+  if (arriving_bytes_ <= core_->options.small_body_bytes || !core_->HasTooManyBodies()) return false;
+  const std::shared_ptr<Connection> largest = core_->LargestArriving();
+  if (largest != nullptr && largest->arriving_bytes() > arriving_bytes_) {
+    largest->RefuseArriving();
+    return false;
+  }
+  Refuse(503, kTooManyBodies);
+  return true;
+}
+
+void Connection::RefuseArriving() {
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this()] {
+    // Meanwhile its body may have come to its end, or another one been refused.
+    if (self->arriving_bytes_ <= self->core_->options.small_body_bytes) return;
+    if (self->core_->HasTooManyBodies()) self->Refuse(503, kTooManyBodies);
+  });
 }
 
 void Connection::OnHead() {
@@ -103,10 +123,18 @@ void Connection::OnHead() {
   keep_alive_ = parser_->keep_alive();
   if (RefuseFor(CheckSingleHeaders(*parser_, core_->options.allowed_hosts))) return;
   if (RefuseFor(CheckTransferEncoding(*parser_)) || RefuseFor(TakeTarget(*parser_))) return;
-  if (!FindHandler(request) || RefuseFor(CheckExpectAndBody(*parser_))) return;
+  if (!FindHandler(request) || RefuseFor(CheckExpectAndBody(*parser_)) || RefuseByGuard()) return;
   if (request.FindHeader("expect") != nullptr && !http_1_0_ && parser_->has_body()) {
     Queue("HTTP/1.1 100 Continue\r\n\r\n", End::kNone, false);
   }
+}
+
+bool Connection::RefuseByGuard() {
+  if (guard_ == nullptr) return false;
+  std::optional<HttpResponse> answer = (*guard_)(parser_->request());
+  if (!answer.has_value()) return false;
+  Refuse(answer->status, absl::StrCat("asked by ", peer_host_), &*answer);
+  return true;
 }
 
 bool Connection::RefuseFor(const RequestParser::Problem& problem) {
@@ -120,6 +148,7 @@ bool Connection::FindHandler(HttpRequest& request) {
   if (route.handler != nullptr) {
     request.path_values = std::move(route.path_values);
     handler_ = route.handler;
+    guard_ = route.guard;
     handler_kind_ = route.kind;
     return true;
   }
@@ -140,19 +169,22 @@ void Connection::Dispatch() {
   state_ = State::kAnswering;
   HttpRequest request = std::move(parser_->request());
   parser_ = nullptr;
+  arriving_bytes_ = 0;
   request.peer = peer_;
   request.peer_host = peer_host_;
   request.id = NewRequestId();
+  const std::string turn = request.turn.empty() ? peer_host_ : std::move(request.turn);
   const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
   // counted while it waits for a handler, and until that has returned.
-  asio::post(core_->handlers.at(handler_kind_),
-             [handler = handler_, request = std::move(request), answer, body = std::move(body_)]() mutable {
-               // Whoever did not wait for the thread wants no answer.
-               if (!answer->gone()) (*handler)(std::move(request), answer);
-               body = nullptr;
-             });
+  core_->handlers.at(handler_kind_)
+      .Run(turn, [handler = handler_, request = std::move(request), answer,
+                  body = std::shared_ptr<CountedBody>(std::move(body_))]() mutable {
+        // Whoever did not wait for the thread wants no answer.
+        if (!answer->gone()) (*handler)(std::move(request), answer);
+        body = nullptr;
+      });
   Read();  // notices when the client goes
 }
 
@@ -160,7 +192,7 @@ void Connection::Refuse(int status, const std::string& message, HttpResponse* gi
   state_ = State::kAnswering;
   refused_ = true;
   // Of 503 there are several causes, and none has a setting. Other messages may repeat what the client sent.
-  const bool is_own_text = status == 408 || status == 431 || status == 503;
+  const bool is_own_text = given != nullptr || status == 408 || status == 431 || status == 503;
   core_->NoteRefusal(status, is_own_text ? message : "", status == 503 ? "" : core_->LimitName(status));
   read_timer_.cancel();
   const HttpResponse response =

@@ -55,6 +55,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // --- for ServerCore, from any thread
 
   int64_t unsent_bytes() const { return unsent_bytes_; }
+  /// Of the body that is being received, so far; 0: none is.
+  int64_t arriving_bytes() const { return arriving_bytes_; }
+  /// Refuses the request whose body is being received, if there are still too many bytes of bodies.
+  void RefuseArriving();
 
  private:
   enum class State : uint8_t { kIdle, kReceiving, kAnswering, kLingering, kClosed };
@@ -67,8 +71,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Of the request's path and method. False: there is none, and the request is refused.
   bool FindHandler(HttpRequest& request);
   void Dispatch();
-  /// Answers without a handler, and closes: what else the client sent may not be another request.
+  /// Answers without a handler, and closes: what else the client sent may not be another request. With an
+  /// answer given, `message` is for the log alone.
   void Refuse(int status, const std::string& message, HttpResponse* given = nullptr);
+  /// Whether the handler's guard has an answer, which the request is then refused with.
+  bool RefuseByGuard();
+  /// Whether this body is the one that there is no room for, and is refused; or has another one refused.
+  bool RefuseForRoom();
   /// Whether there is one, and the request is refused for it.
   bool RefuseFor(const RequestParser::Problem& problem);
   void DropRequest();
@@ -107,6 +116,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   std::unique_ptr<RequestParser> parser_;
   const HttpHandler* handler_ = nullptr;  // of the request being received
+  const HttpGuard* guard_ = nullptr;      // its; may be null
   HandlerKind handler_kind_ = HandlerKind::kQuick;
   bool refused_ = false;               // the client may still be sending a request that nobody reads
   std::unique_ptr<CountedBody> body_;  // of the request being received; null: none is
@@ -120,8 +130,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<Piece> unsent_;
   size_t front_sent_ = 0;  // bytes of the front piece
   bool writing_ = false;
-  std::atomic<int64_t> unsent_bytes_{0};  // any thread
-  std::atomic<bool> gone_{false};         // any thread
+  std::atomic<int64_t> unsent_bytes_{0};    // any thread
+  std::atomic<int64_t> arriving_bytes_{0};  // any thread
+  std::atomic<bool> gone_{false};           // any thread
 };
 
 }  // namespace kvblend::server

@@ -24,7 +24,8 @@ struct HttpRequest {
   std::map<std::string, std::string> path_values;  // what stood in place of a pattern's "{name}"
   std::string peer;                                // "ipv4:10.0.0.7:51234", as gRPC writes it
   std::string peer_host;                           // "ipv4:10.0.0.7", "ipv6:%5B::1%5D"
-  std::string id;  // the answer's header x-request-id, unless the handler gives it another
+  std::string turn;  // as a guard says, else peer_host: those with the same one take turns with others
+  std::string id;    // the answer's header x-request-id, unless the handler gives it another
 
   /// The first header of that name (in lower case), or null.
   const std::string* FindHeader(std::string_view name) const;

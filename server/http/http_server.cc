@@ -69,6 +69,12 @@ class HttpServerImpl : public HttpServer {
     return static_cast<int64_t>(core_->connections.size());
   }
 
+  int64_t num_waiting() const override {
+    int64_t waiting = 0;
+    for (const auto& [kind, threads] : core_->handlers) waiting += threads.num_waiting();
+    return waiting;
+  }
+
   void Drain() override {
     core_->draining = true;
     for (const auto& connection : core_->Connections()) connection->Drain();
@@ -89,7 +95,7 @@ class HttpServerImpl : public HttpServer {
     WaitForConnections(deadline);
     for (const auto& connection : core_->Connections()) connection->Close();
     WaitForConnections(absl::InfiniteFuture());
-    for (auto& [kind, threads] : core_->handlers) threads.join();  // what they answer goes nowhere
+    for (auto& [kind, threads] : core_->handlers) threads.Join();  // what they answer goes nowhere
     // Nothing is left to wait for, so the threads end when what was posted is done.
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
@@ -192,6 +198,14 @@ void ServerCore::CloseLargest() {
     return a->unsent_bytes() < b->unsent_bytes();
   });
   if (largest != all.end()) (*largest)->Close();
+}
+
+std::shared_ptr<Connection> ServerCore::LargestArriving() {
+  const std::vector<std::shared_ptr<Connection>> all = Connections();
+  const auto largest = std::max_element(all.begin(), all.end(), [](const auto& a, const auto& b) {
+    return a->arriving_bytes() < b->arriving_bytes();
+  });
+  return largest == all.end() ? nullptr : *largest;
 }
 
 void ServerCore::NoteRefusal(int status, const std::string& why, const std::string& limit) {

@@ -29,8 +29,10 @@ struct HttpServerOptions {
   bool leaves_spare_files = true;       // 503 too instead of the last open files that the system allows
   int64_t max_header_bytes = 16 << 10;  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;        // of one request: else 413
-  int64_t max_pending_body_bytes = int64_t{256} << 20;  // bodies that no handler is done with: else 503
-  int64_t max_unsent_bytes = int64_t{16} << 20;         // of one stream: else the client has gone
+  // Of bodies that no handler is done with: else 503 for the one of which most has come, of those not whole.
+  int64_t max_pending_body_bytes = int64_t{256} << 20;
+  int64_t small_body_bytes = 64 << 10;           // bodies up to this are taken all the same
+  int64_t max_unsent_bytes = int64_t{16} << 20;  // of one stream: else the client has gone
   int64_t max_unsent_bytes_of_all = int64_t{512}
                                     << 20;  // of all answers: else the one that has most loses its client
   absl::Duration request_timeout =
@@ -60,6 +62,8 @@ class HttpServer {
   virtual int port() const = 0;
   /// Connections open.
   virtual int64_t num_connections() const = 0;
+  /// Requests that wait for one of the handlers' threads.
+  virtual int64_t num_waiting() const = 0;
 
   /// From now on connections are closed after the answer that they wait for, and idle ones at once; requests
   /// that are still arriving get 503. New connections are still accepted, for an answer that says why nothing

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "server/http/http_message.h"
@@ -39,6 +40,11 @@ class HttpResponder {
 };
 
 using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<HttpResponder> responder)>;
+
+/// Answers a request as soon as its headers are there, instead of its handler and before any of its body is
+/// read; or nothing: the handler gets it. May say whose turn the request takes (HttpRequest::turn). On a
+/// thread of the network, so it must not wait.
+using HttpGuard = std::function<std::optional<HttpResponse>(HttpRequest& request)>;
 
 /// Makes an answer of what went wrong before a handler was called: no such path, a body too large. `message`
 /// names what it was and what is allowed.

@@ -35,16 +35,25 @@ std::optional<std::map<std::string, std::string>> Match(const std::vector<std::s
 
 }  // namespace
 
-void Router::Add(std::string method, std::string_view pattern, HttpHandler handler, HandlerKind kind) {
+void Router::Add(std::string method, std::string_view pattern, HttpHandler handler, HandlerKind kind,
+                 HttpGuard guard) {
   std::vector<std::string> segments = Segments(pattern);
+  Handler added{.handle = std::move(handler), .kind = kind, .guard = std::move(guard)};
   for (Entry& entry : entries_) {
     if (entry.segments == segments) {
-      entry.handlers[std::move(method)] = {.handle = std::move(handler), .kind = kind};
+      entry.handlers[std::move(method)] = std::move(added);
       return;
     }
   }
   entries_.push_back({.segments = std::move(segments), .handlers = {}});
-  entries_.back().handlers[std::move(method)] = {.handle = std::move(handler), .kind = kind};
+  entries_.back().handlers[std::move(method)] = std::move(added);
+}
+
+void Router::GuardPosts(const HttpGuard& guard) {
+  for (Entry& entry : entries_) {
+    const auto post = entry.handlers.find("POST");
+    if (post != entry.handlers.end() && post->second.guard == nullptr) post->second.guard = guard;
+  }
 }
 
 void Router::Wrap(const std::function<HttpHandler(HttpHandler)>& around) {
@@ -62,6 +71,7 @@ Router::Route Router::Find(std::string_view method, std::string_view path) const
     const auto handler = entry.handlers.find(std::string(method));
     if (handler != entry.handlers.end()) {
       return {.handler = &handler->second.handle,
+              .guard = handler->second.guard == nullptr ? nullptr : &handler->second.guard,
               .kind = handler->second.kind,
               .path_values = *std::move(values),
               .allowed_methods = {}};

@@ -19,7 +19,8 @@ namespace kvblend::server {
 enum class HandlerKind : uint8_t {
   kQuick,   // answers from what is in memory, or nearly so
   kStream,  // begins an answer that others finish: its text is tokenized
-  kLong,    // splits a document, or asks tiers for many chunks
+  kLong,    // splits a document
+  kTiers,   // asks tiers for many chunks, and waits for them
 };
 
 /// Filled before the server starts; thread-safe from then on.
@@ -29,13 +30,17 @@ class Router {
   /// end, or for one in the middle. The first pattern that fits a path is the one, and methods that it lacks
   /// get 405. POST takes bodies, which must be JSON; the other methods take none.
   void Add(std::string method, std::string_view pattern, HttpHandler handler,
-           HandlerKind kind = HandlerKind::kQuick);
+           HandlerKind kind = HandlerKind::kQuick, HttpGuard guard = nullptr);
+
+  /// Puts a guard before every POST that was added without one.
+  void GuardPosts(const HttpGuard& guard);
 
   /// Puts something around all handlers that were added.
   void Wrap(const std::function<HttpHandler(HttpHandler)>& around);
 
   struct Route {
     const HttpHandler* handler = nullptr;
+    const HttpGuard* guard = nullptr;  // null: none
     HandlerKind kind = HandlerKind::kQuick;
     std::map<std::string, std::string> path_values;
     std::vector<std::string>
@@ -49,6 +54,7 @@ class Router {
   struct Handler {
     HttpHandler handle;
     HandlerKind kind;
+    HttpGuard guard;
   };
   struct Entry {
     std::vector<std::string> segments;

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -13,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
 #include "base/once_a_minute.h"
+#include "base/turn_queue.h"
 #include "server/http/asio.h"
 #include "server/http/http_server.h"
 
@@ -36,6 +38,40 @@ class CountedBody {
   int64_t bytes_ = 0;
 };
 
+/// The threads of one kind of handler. Thread-safe.
+class HandlerThreads {
+ public:
+  explicit HandlerThreads(int num_threads) : threads_(static_cast<size_t>(num_threads)) {}
+
+  /// `handle` is called in one of the threads: in the order of those with the same `turn`, which take turns
+  /// with others. So nobody waits for more than one request of each of the others.
+  void Run(const std::string& turn, std::function<void()> handle) {
+    {
+      absl::MutexLock lock(&mutex_);
+      waiting_.Push(turn, std::move(handle));
+    }
+    asio::post(threads_, [this] {
+      std::function<void()> next;
+      {
+        absl::MutexLock lock(&mutex_);
+        next = waiting_.Pop();
+      }
+      next();
+    });
+  }
+  int64_t num_waiting() const {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<int64_t>(waiting_.size());
+  }
+  /// Returns when nothing waits or runs.
+  void Join() { threads_.join(); }
+
+ private:
+  mutable absl::Mutex mutex_;
+  TurnQueue<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
+  asio::thread_pool threads_;
+};
+
 /// Thread-safe. Owned by the server and by each connection: an answer may be held longer than the server.
 struct ServerCore {
   ServerCore(HttpServerOptions server_options, Router server_router, ErrorPage page)
@@ -57,6 +93,10 @@ struct ServerCore {
 
   std::atomic<int64_t> unsent_bytes{0};  // of all connections
 
+  bool HasTooManyBodies() const { return *pending_body_bytes > options.max_pending_body_bytes; }
+  /// The connection that has received most of a body that is not whole yet; null: there is no connection.
+  std::shared_ptr<Connection> LargestArriving();
+
   std::vector<std::shared_ptr<Connection>> Connections();
   /// Closes the connection that has most of them.
   void CloseLargest();
@@ -74,7 +114,7 @@ struct ServerCore {
   absl::flat_hash_map<Connection*, std::weak_ptr<Connection>> connections ABSL_GUARDED_BY(mutex);
 
   asio::io_context io;
-  std::map<HandlerKind, asio::thread_pool> handlers;  // constant, one for each kind that the router has
+  std::map<HandlerKind, HandlerThreads> handlers;  // constant, one for each kind that the router has
 };
 
 }  // namespace kvblend::server

@@ -61,6 +61,27 @@ def test_a_key_behind_the_body_is_none(tenants):
         assert status_of(exchange(tenants, head + before + chunks + behind + b"\r\n")) == expected
 
 
+def test_no_body_of_a_stranger_is_awaited(tenants):
+    paths = [path for path, of in http(tenants, "/openapi.json")[1]["paths"].items() if "post" in of]
+    assert len(paths) >= 9
+    def counted():
+        return tenants.metrics().get('kvblend_http_refused_total{status="401"}', 0)
+
+    before = counted()
+    for path in paths:
+        head = (f"POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n"
+                "Expect: 100-continue\r\n\r\n").encode()
+        answer = exchange(tenants, head)
+        headers, body = answer.split(b"\r\n\r\n", 1)
+        assert status_of(answer) == 401 and b"\r\nWWW-Authenticate: Bearer" in headers, answer
+        message = json.loads(body)["message" if path == "/v2/chat" else "error"]
+        if path != "/v2/chat":
+            assert message["type"] == "authentication_error"
+            message = message["message"]
+        assert message == "the call has no API key; allowed: 'authorization: Bearer KEY'"
+    assert counted() == before + len(paths)
+
+
 def test_two_keys_in_a_call_are_refused(v1, tenants):
     both = [("authorization", f"Bearer {tenants.keys[name]}") for name in ("red", "blue")]
     with refused("INVALID_ARGUMENT", "2 entries of the metadata 'authorization'; allowed: one"):

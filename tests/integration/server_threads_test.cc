@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "server/api/routes.h"
@@ -28,9 +29,9 @@ TEST(CallThreadsTest, BoundsWhatWaitsAndDoesAllThatItTook) {
   std::vector<int> done;
   CallThreads threads({.num_threads = 1, .max_waiting = 3, .max_waiting_bytes = 100});
   const auto add = [&](int number, size_t bytes) {
-    return threads.Run(bytes, [&done, number] { done.push_back(number); });
+    return threads.Run("", bytes, [&done, number] { done.push_back(number); });
   };
-  ASSERT_TRUE(threads.Run(1000, [&] { busy.Notify(), go_on.WaitForNotification(); }).ok())
+  ASSERT_TRUE(threads.Run("", 1000, [&] { busy.Notify(), go_on.WaitForNotification(); }).ok())
       << "a large one that has nothing before it";
   busy.WaitForNotification();
   EXPECT_TRUE(add(1, 60).ok());
@@ -43,6 +44,22 @@ TEST(CallThreadsTest, BoundsWhatWaitsAndDoesAllThatItTook) {
   threads.Stop();
   threads.Stop();
   EXPECT_THAT(done, ElementsAre(1, 2, 4));
+}
+
+TEST(CallThreadsTest, ThoseWhoWaitTakeTurns) {
+  absl::Notification busy, go_on;
+  std::vector<std::string> done;
+  CallThreads threads({.num_threads = 1});
+  ASSERT_TRUE(threads.Run("much", 1, [&] { busy.Notify(), go_on.WaitForNotification(); }).ok());
+  busy.WaitForNotification();
+  for (const char* call : {"much 1", "much 2", "much 3", "little 1", "other 1", "little 2"}) {
+    const std::string name = call;
+    ASSERT_TRUE(
+        threads.Run(name.substr(0, name.size() - 2), 1, [&done, name] { done.push_back(name); }).ok());
+  }
+  go_on.Notify();
+  threads.Stop();
+  EXPECT_THAT(done, ElementsAre("much 1", "little 1", "other 1", "much 2", "little 2", "much 3"));
 }
 
 // Splitting never ends before the test says so.
@@ -110,7 +127,7 @@ TEST_F(SlowCallsTest, StreamsAndQuickCallsGoOnMeanwhile) {
   for (int i = 0; i < kSplits; ++i) {
     splits.emplace_back([&] { answered += Split().ok() ? 1 : 0; });
   }
-  while (calls_.splitting == 0) std::this_thread::yield();
+  while (calls_.splitting < 4) std::this_thread::yield();  // all threads for them are busy
 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));  // instead of hanging
@@ -129,6 +146,16 @@ TEST_F(SlowCallsTest, StreamsAndQuickCallsGoOnMeanwhile) {
   }
   EXPECT_TRUE(reader->Finish().ok());
 
+  grpc::ClientContext pin_context, prefetch_context;
+  for (grpc::ClientContext* tiers : {&pin_context, &prefetch_context}) {
+    tiers->set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  }
+  v1::PinChunksRequest pin;
+  pin.add_keys(std::string(64, '0'));
+  v1::PinChunksResponse pinned;
+  EXPECT_TRUE(v1::Chunks::NewStub(channel_)->Pin(&pin_context, pin, &pinned).ok());
+  v1::PrefetchChunksResponse prefetched;
+  EXPECT_TRUE(v1::Chunks::NewStub(channel_)->Prefetch(&prefetch_context, {}, &prefetched).ok());
   grpc::ClientContext info_context;
   info_context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
   v1::GetInfoResponse info;
@@ -170,6 +197,8 @@ TEST_F(SlowCallsTest, OverHttpToo) {
   if (call != nullptr) call->Finish(absl::OkStatus(), GenerateResult());
   asker.join();
   EXPECT_EQ(status_of("/v1/info", ""), 200);
+  EXPECT_EQ(status_of("/v1/chunks/pin", absl::StrCat(R"({"keys": [")", std::string(64, '0'), "\"]}")), 200);
+  EXPECT_EQ(status_of("/v1/chunks/prefetch", "{}"), 200);
   calls_.go_on.Notify();
   for (std::thread& split : splits) split.join();
   EXPECT_EQ(answered, kSplits);

@@ -1,6 +1,7 @@
 #include "engine/text/chat/prompt_encoder.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "engine/text/char_class.h"
 
@@ -31,6 +32,20 @@ std::pair<size_t, TokenId> ControlTokens::FindFirst(std::string_view piece) cons
     if (at < first.first) first = {at, name.token};
   }
   return first;
+}
+
+std::vector<TokenId> TokenBudget::Encode(const Tokenizer& tokenizer, std::string_view text,
+                                         TextPosition position) {
+  if (exceeded) return {};
+  std::optional<std::vector<TokenId>> tokens = tokenizer.EncodeAtMost(text, position, left);
+  exceeded = !tokens.has_value();
+  if (exceeded) return {};
+  left -= tokens->size();
+  return *std::move(tokens);
+}
+
+std::vector<TokenId> PromptEncoder::Encode(std::string_view text, TextPosition position) {
+  return budget_ == nullptr ? tokenizer_.Encode(text, position) : budget_->Encode(tokenizer_, text, position);
 }
 
 void PromptEncoder::Into(std::vector<TokenId>* target) {
@@ -69,7 +84,7 @@ void PromptEncoder::Finish() {
   if (waiting_.empty()) return;
   std::string_view text = waiting_;
   if (behind_control_ && strips_) text = WithoutSpaceInFront(text);
-  const std::vector<TokenId> tokens = tokenizer_.Encode(text, position_);
+  const std::vector<TokenId> tokens = Encode(text, position_);
   // With a space that the vocabulary may put in front.
   const size_t bytes = BytesOf(tokens);
   const bool verbatim = bytes == text.size() || bytes == text.size() + 1;
@@ -79,6 +94,7 @@ void PromptEncoder::Finish() {
     const std::string_view rest =
         std::string_view(waiting_).substr(std::min(parts_[i].begin, waiting_.size()));
     // A vocabulary that normalizes text has tokens for other bytes.
+    if (tokens.empty()) break;
     const size_t wanted = verbatim ? rest.size() : BytesOf(tokenizer_.Encode(rest, TextPosition::kWithin));
     while (begin > 0 && behind < wanted) behind += tokenizer_.TokenBytes(tokens[--begin]).size();
     begins[i] = begin;
@@ -95,7 +111,7 @@ void PromptEncoder::Finish() {
 
 void PromptEncoder::AppendApart(std::string_view text) {
   Restart(TextPosition::kWithin);
-  const std::vector<TokenId> tokens = tokenizer_.Encode(text, TextPosition::kWithin);
+  const std::vector<TokenId> tokens = Encode(text, TextPosition::kWithin);
   target_->insert(target_->end(), tokens.begin(), tokens.end());
 }
 

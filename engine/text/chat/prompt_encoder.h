@@ -31,15 +31,25 @@ class ControlTokens {
   std::vector<Name> names_;  // the longest first
 };
 
+/// How many tokens of texts there may still be. The format's control tokens do not count.
+struct TokenBudget {
+  size_t left = 0;
+  bool exceeded = false;  // then what was encoded is not whole
+
+  /// As Tokenizer::Encode. Without tokens where the budget is, or was, exceeded.
+  std::vector<TokenId> Encode(const Tokenizer& tokenizer, std::string_view text, TextPosition position);
+};
+
 /// What stands between two control tokens is encoded as one text, as tokenizers do with a whole prompt, also
 /// where it crosses from one part into the next: then its tokens are divided by the bytes that they stand
 /// for. A token with bytes of two parts belongs to the later one.
 class PromptEncoder {
  public:
-  /// `position` is that of the first text.
+  /// `position` is that of the first text. `budget`, unless null, outlives the encoder.
   PromptEncoder(const Tokenizer& tokenizer, const ControlTokens& control, bool strips_behind_control,
-                TextPosition position)
+                TextPosition position, TokenBudget* budget)
       : tokenizer_(tokenizer),
+        budget_(budget),
         control_(control),
         strips_behind_control_(strips_behind_control),
         position_(position) {}
@@ -63,7 +73,10 @@ class PromptEncoder {
 
   size_t BytesOf(std::span<const TokenId> tokens) const;  // that they stand for
 
+  std::vector<TokenId> Encode(std::string_view text, TextPosition position);  // within the budget
+
   const Tokenizer& tokenizer_;
+  TokenBudget* const budget_;
   const ControlTokens& control_;
   const bool strips_behind_control_;
   std::vector<TokenId>* target_ = nullptr;

@@ -106,6 +106,44 @@ TEST_F(EngineLimitsTest, ScoreWantsExactlyOneContinuation) {
   EXPECT_THAT(message(), HasSubstr("continuation_token_ids[0] is -1"));
 }
 
+class EngineLongTextsTest : public EngineFixture {
+ protected:
+  EngineOptions Options() override {
+    EngineOptions options = EngineFixture::Options();
+    options.max_context_tokens = 300;
+    return options;
+  }
+};
+
+TEST_F(EngineLongTextsTest, AreRefusedBeforeTheyAreTokenizedToTheirEnd) {
+  const std::string text(9000, 'q');
+  GenerateRequest request = Request();
+  request.prompt.question = text;
+  EXPECT_THAT(engine_->Generate(request, std::make_shared<GenerateRecorder>()).status().message(),
+              HasSubstr("the prompt has more than 8491 tokens; allowed: up to 299"));
+  ScoreRequest score;
+  score.prompt = request.prompt;
+  score.continuation = "c";
+  EXPECT_THAT(engine_->Score(score, std::make_shared<ScoreRecorder>()).status().message(),
+              HasSubstr("the prompt has more than 8491 tokens; allowed: up to 299"));
+  score.prompt = Request().prompt;
+  score.continuation = text;
+  EXPECT_THAT(engine_->Score(score, std::make_shared<ScoreRecorder>()).status().message(),
+              HasSubstr("continuation has more than 8492 tokens; allowed: fewer than the context's 300"));
+  PutChunksRequest put;
+  put.chunks = {"fine", text};
+  EXPECT_THAT(engine_->PutChunks(put, std::make_shared<PutRecorder>()).status().message(),
+              HasSubstr("chunks[1] has more than "));
+  put.chunks = {"fine"};
+  put.system_text = text;
+  EXPECT_THAT(
+      engine_->PutChunks(put, std::make_shared<PutRecorder>()).status().message(),
+      HasSubstr("the anchor (system_text and lead_in) has more than 8492 tokens; allowed: up to 300"));
+  PrefetchChunksRequest prefetch;
+  prefetch.chunks = {text};
+  EXPECT_THAT(engine_->PrefetchChunks(prefetch).status().message(), HasSubstr("chunks[0] has more than "));
+}
+
 TEST_F(EngineLimitsTest, AFullQueueIsResourceExhaustedAndEmptiesAgain) {
   HeldAnswer running;
   ASSERT_TRUE(engine_->Generate(Request(), running.recorder).ok());

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "engine/api/prompt_too_long.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -215,6 +216,31 @@ TEST_F(PromptLayoutTest, CountsTokensAgainstTheLimit) {
       {.max_prompt_tokens = count - 1});
   ExpectRefusal(input, "the prompt has " + std::to_string(count) + " tokens; allowed: up to 1",
                 {.max_prompt_tokens = 1});
+}
+
+// Tokenizing megabytes only to tell how many tokens they have would keep others waiting.
+TEST_F(PromptLayoutTest, OfAMuchTooLongPromptNotAllIsCounted) {
+  const std::string text(9000, 'x');
+  for (const Prompt& input : {
+           Prompt{.question = text},
+           Prompt{.lead_in = "L", .question = text},
+           Prompt{.system_text = text, .question = "Q"},
+           Prompt{.lead_in = text, .question = "Q"},
+           Prompt{.chunks = {"a", text}, .question = "Q"},
+           Prompt{.question = "Q", .history = {{Role::kUser, text}, {Role::kAssistant, "A"}}},
+           Prompt{.chunks = std::vector<std::string>(10, text.substr(0, 900)), .question = "Q"},
+       }) {
+    ExpectRefusal(input, "the prompt has more than 8202 tokens; allowed: up to 10",
+                  {.max_prompt_tokens = 10});
+    EXPECT_TRUE(IsPromptTooLong(Build(input, {.max_prompt_tokens = 10}).status()));
+    EXPECT_TRUE(Build(input, {.max_prompt_tokens = 10'000}).ok());
+  }
+  EXPECT_EQ(std::string(ChunkTokens(text, "chunks[1]", *tokenizer_, 10).status().message()),
+            "chunks[1] has more than 8202 tokens; allowed: up to 10");
+  EXPECT_EQ(ChunkTokens(text, "chunks[1]", *tokenizer_, 808)->size(), 9000);
+  EXPECT_EQ(std::string(AnchorTokens(text, "", *template_, -1).status().message()),
+            "the anchor (system_text and lead_in) has more than 8192 tokens; allowed: up to 0");
+  EXPECT_GT(AnchorTokens(text, "", *template_, 9000)->size(), 9000);
 }
 
 TEST_F(PromptLayoutTest, RandomPromptsAreCoveredAndChunksKeepTheirTokens) {

@@ -147,6 +147,12 @@ class HttpServerTest : public ::testing::Test {
       absl::MutexLock lock(&mutex_);
       waiting_.push_back(std::move(responder));
     });
+    router.Add("POST", "/noted",
+               [this](const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+                 let_in_(request.body);
+                 responder->Send({.body = "noted", .headers = {}});
+               });
+    if (guard_ != nullptr) router.GuardPosts(guard_);
     auto server = HttpServer::Start(options_, std::move(router), ErrorPageForTests);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
@@ -172,6 +178,8 @@ class HttpServerTest : public ::testing::Test {
   }
 
   HttpServerOptions options_;
+  HttpGuard guard_ = nullptr;
+  std::function<void(const std::string& body)> let_in_;
   absl::Mutex mutex_;
   int gone_ = 0;
   std::atomic<int> num_held_{0};

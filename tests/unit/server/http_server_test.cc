@@ -259,36 +259,6 @@ TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSo) {
   EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
 }
 
-TEST_F(HttpServerTest, BodiesOfAllConnectionsTogetherAreBounded) {
-  options_.max_pending_body_bytes = 12000;
-  Start();
-  RawClient first(server_->port());
-  const std::string request = Post(std::string(10000, 'x'));
-  first.Send(request.substr(0, request.size() - 1));
-  // The second body fits only when the first has gone.
-  std::string answer = Exchange(request);
-  while (!absl::StrContains(answer, "503")) answer = Exchange(request);  // until the first has arrived
-  first.Close();
-  while (!absl::StrContains(answer, "200 OK")) answer = Exchange(request);
-}
-
-TEST_F(HttpServerTest, BodiesCountUntilTheirHandlerIsDone) {
-  options_.max_pending_body_bytes = 12000;
-  options_.num_handler_threads = 2;
-  Start();
-  RawClient holding(server_->port());
-  const std::string request = Post(std::string(10000, 'x'));
-  holding.Send(absl::StrReplaceAll(request, {{"/echo", "/hold"}}));
-  held_.WaitForNotification();
-  EXPECT_THAT(Exchange(request), StartsWith("HTTP/1.1 503 "));
-  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 ")) << "what has no body fits";
-  let_go_.Notify();
-  EXPECT_THAT(holding.ReadToEnd(), EndsWith("held"));
-  std::string answer = Exchange(request);
-  while (absl::StrContains(answer, "503")) answer = Exchange(request);  // until the handler has returned
-  EXPECT_THAT(answer, StartsWith("HTTP/1.1 200 "));
-}
-
 TEST_F(HttpServerTest, WhatTakesLongHoldsUpOnlyItsLike) {
   options_.num_handler_threads = 1;
   Start();

@@ -42,7 +42,13 @@ void ExpectSameIds(const Tokenizer& tokenizer, const std::string& name) {
   int mismatches = 0;
   const std::vector<FixtureCase> cases = ReadCases(name);
   for (size_t i = 0; i < cases.size(); ++i) {
-    const std::string ids = absl::StrJoin(tokenizer.Encode(cases[i].text), " ");
+    const std::vector<TokenId> tokens = tokenizer.Encode(cases[i].text);
+    ASSERT_EQ(tokenizer.EncodeAtMost(cases[i].text, TextPosition::kFirst, tokens.size()), tokens);
+    if (!tokens.empty()) {
+      ASSERT_EQ(tokenizer.EncodeAtMost(cases[i].text, TextPosition::kFirst, tokens.size() - 1), std::nullopt)
+          << "line " << i + 1 << " of " << name;
+    }
+    const std::string ids = absl::StrJoin(tokens, " ");
     if (ids == cases[i].expected) continue;
     ADD_FAILURE() << "line " << i + 1 << " of " << name << ", text \"" << absl::CHexEscape(cases[i].text)
                   << "\"\n  expected " << cases[i].expected << "\n  got      " << ids;

@@ -251,6 +251,49 @@ TEST(TokenizerTest, BytesWithoutATokenAreLeftOut) {
   EXPECT_THAT(tokenizer->Encode("q"), IsEmpty());
 }
 
+// A bound on the tokens refuses no text that has so few, however many bytes that is.
+void ExpectTokens(const Tokenizer& tokenizer, const std::string& text, size_t count) {
+  const std::vector<TokenId> tokens = tokenizer.Encode(text);
+  ASSERT_EQ(tokens.size(), count) << text.substr(0, 20);
+  EXPECT_THAT(tokenizer.EncodeAtMost(text, TextPosition::kFirst, count), Optional(tokens));
+  EXPECT_EQ(tokenizer.EncodeAtMost(text, TextPosition::kFirst, count - 1), std::nullopt);
+  EXPECT_EQ(tokenizer.EncodeAtMost(text, TextPosition::kFirst, count / 100), std::nullopt);
+}
+
+TEST(TokenizerTest, NoMoreThanSoManyTokensAreExact) {
+  Vocabulary vocabulary;
+  vocabulary.AddMerge("a", "a");
+  vocabulary.AddMerge("aa", "aa");
+  const TokenId name = vocabulary.AddNamed("<" + std::string(100, 'n') + ">", kGgufUserDefined);
+  const auto tokenizer = Make(vocabulary);
+  ExpectTokens(*tokenizer, std::string(4000, 'a'), 1000);
+  ExpectTokens(*tokenizer, std::string(4000, 'b'), 4000);
+  std::string text;
+  for (int i = 0; i < 500; ++i) text += "aaaa b ";
+  ExpectTokens(*tokenizer, text, 2000);
+  text.clear();
+  for (int i = 0; i < 200; ++i) text += tokenizer->TokenBytes(name);
+  ExpectTokens(*tokenizer, text, 200);
+
+  vocabulary.spec.tokens.erase(vocabulary.spec.tokens.begin() + Vocabulary::Byte('q'));
+  vocabulary.spec.token_types.erase(vocabulary.spec.token_types.begin() + Vocabulary::Byte('q'));
+  ExpectTokens(*Make(vocabulary), std::string(100'000, 'q') + "abab", 4);
+
+  TokenizerSpec spec;
+  spec.model = TokenizerModel::kSentencePieceBpe;
+  spec.tokens = {"<unk>", "\u2581", "a", "\u2581a"};
+  spec.token_types = {kGgufUnknown, kGgufNormal, kGgufNormal, kGgufNormal};
+  spec.scores = {0, -3, -2, -1};
+  spec.remove_extra_whitespaces = true;
+  const auto pieces = Tokenizer::Create(spec);
+  ASSERT_TRUE(pieces.ok()) << pieces.status();
+  ExpectTokens(**pieces, "a" + std::string(100'000, ' ') + "a", 2);
+  ExpectTokens(**pieces, "a" + std::string(100'000, 'x') + "a", 3);  // unknown tokens join
+  std::string words = "a";
+  for (int i = 0; i < 1000; ++i) words += " xx a";
+  ExpectTokens(**pieces, words, 1 + 3 * 1000);
+}
+
 TEST(TokenizerTest, KnowsSpecialAndEndTokens) {
   Vocabulary vocabulary;
   const TokenId a = Vocabulary::Byte('a');

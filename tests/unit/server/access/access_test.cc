@@ -22,7 +22,7 @@
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
 #include "tests/support/fake_engine.h"
-#include "tests/unit/server/access/key_line.h"
+#include "tests/unit/server/access/key_lines.h"
 
 namespace kvblend::server {
 namespace {
@@ -401,6 +401,21 @@ TEST_F(AccessTest, KeysAreReadAgainWhenTheFileChanges) {
   absl::StatusCode last = absl::StatusCode::kOk;
   for (int i = 0; i < 2; ++i) last = code("Bearer new");
   EXPECT_EQ(last, absl::StatusCode::kResourceExhausted);
+}
+
+TEST_F(AccessTest, AskingForAKeyTakesNothingOfItsLimits) {
+  WriteKeys(LineOf("k", R"("tenant": "t", "requests_per_minute": 1)"));
+  const auto access = KeyedAccess::Open(path_, &calls_);
+  ASSERT_TRUE(access.ok()) << access.status();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(*(*access)->TenantOf("Bearer k"), "t");
+  EXPECT_EQ((*access)->Use().at("t").requests, 0);
+  for (const char* unknown : {"", "Basic k", "Bearer ks"}) {
+    EXPECT_EQ((*access)->TenantOf(unknown).status(), (*access)->Admit(unknown).status()) << unknown;
+    EXPECT_EQ((*access)->TenantOf(unknown).status().code(), absl::StatusCode::kUnauthenticated) << unknown;
+  }
+  EXPECT_TRUE((*access)->Admit("Bearer k").ok());
+  EXPECT_FALSE((*access)->Admit("Bearer k").ok());
+  EXPECT_EQ(*(*access)->TenantOf("Bearer k"), "t") << "known all the same";
 }
 
 TEST_F(AccessTest, NeitherAPipeNorADeviceIsRead) {

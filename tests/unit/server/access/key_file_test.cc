@@ -5,8 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "tests/unit/server/access/key_line.h"
+#include "tests/unit/server/access/key_lines.h"
 
 namespace kvblend::server {
 namespace {

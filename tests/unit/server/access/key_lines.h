@@ -1,4 +1,4 @@
-// A line of a file of API keys.
+// Lines of key files, for keys that a test names itself.
 #pragma once
 
 #include <string>
@@ -8,6 +8,7 @@
 
 namespace kvblend::server {
 
+/// `rest`: the other fields, such as "tenant": "t".
 inline std::string LineOf(const std::string& key, const std::string& rest) {
   std::string hash;
   for (const unsigned char byte : HashKey(key)) {
