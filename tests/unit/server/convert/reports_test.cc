@@ -137,10 +137,10 @@ TEST(ConvertReportsTest, ScoredToken) {
 }
 
 TEST(ConvertReportsTest, PutChunkProgress) {
-  const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5, true});
+  const v1::PutChunkProgress wire = ToProto(PutChunkProgress{1, 2, 3, "key", 4, true, 0.5, true, 9});
   EXPECT_EQ(EmptyFields(wire), "");
   ExpectMessage(wire, R"(index: 1  done: 2  total: 3  key: "key"  num_tokens: 4
-      already_present: true  durable: true  compute_seconds: 0.5)");
+      already_present: true  durable: true  compute_seconds: 0.5  computed_tokens: 9)");
 }
 
 TEST(ConvertReportsTest, DocumentChunks) {
