@@ -2,9 +2,10 @@
 // prompt and answer, as the answer saw it. A prompt that goes on from there takes it over and computes only
 // what is new.
 //
-// A kept sequence is found by its tokens: a prompt goes on from it that begins with the first turn's prompt,
-// question included, and is in the same namespace. As much of what follows is used as the prompt repeats
-// token by token: an answer that is asked for again, or behind another question, finds the turns before it.
+// A kept sequence is found by its tokens: a prompt goes on from it that is in the same namespace and begins
+// with the prompt of the last turn in which chunks were blended, question included. As much of what follows
+// is used as the prompt repeats token by token: an answer that is asked for again, or behind another
+// question, finds the turns before it.
 // Of a sequence in which stored chunks were blended, only the leading tokens are exact, that is, have the KV
 // that full prefill would give; all of it is used by prompts that would have been blended in the same way,
 // the exact tokens by others too.

@@ -298,9 +298,12 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
          !runtime_.tokenizer->IsSpecial(layout.token_ids[kept.must_match])) {
     ++kept.must_match;
   }
-  // The question that chunks were blended for is an earlier one: another last question may go on from what is
-  // before it, or the same one once more.
-  if (prompt.kept_must_match >= 0) kept.must_match = std::min(kept.must_match, prompt.kept_must_match);
+  // A turn that blends nothing leaves all as it was blended for an earlier question: another last question
+  // may go on from what is before it, or the same one once more.
+  const bool blends = prompt.report.reused_tokens + prompt.report.recomputed_tokens > 0;
+  if (!blends && prompt.kept_must_match >= 0) {
+    kept.must_match = std::min(kept.must_match, prompt.kept_must_match);
+  }
   kept.num_whole = kept.num_exact;
   // In layers with windows there is KV only for what comes behind the prompt and for its last token.
   const std::vector<model::LayerConfig>& layers = runtime_.config.layers;

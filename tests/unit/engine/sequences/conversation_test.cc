@@ -119,6 +119,24 @@ TEST_F(ConversationTest, AnAnswerIsAskedForOnceMoreAndBehindAnotherQuestion) {
   EXPECT_EQ(Generate(Next(other, *first, "And Rome?"))->prompts[0].kept_tokens, 0);
 }
 
+TEST_F(ConversationTest, ChunksOfALaterTurnAreBlendedForItsQuestion) {
+  ASSERT_TRUE(Put(kPassages)->status.ok());
+  const auto first = Generate(First());
+  const auto with_chunks = [&](const std::string& question) {
+    GenerateRequest request = Next(First(), *first, question);
+    request.prompt.lead_in = "More:\n";
+    request.prompt.chunks = {kPassages[1]};
+    return request;
+  };
+  const auto second = Generate(with_chunks("And Rome?"));
+  ASSERT_TRUE(second->status.ok()) << second->status;
+  ASSERT_GT(second->prompts[0].kept_tokens, 0);
+  ASSERT_GT(second->prompts[0].reused_tokens, 0);
+  EXPECT_EQ(Generate(Next(with_chunks("Where is Bergen?"), *second, "Why?"))->prompts[0].kept_tokens, 0);
+  EXPECT_GT(Generate(Next(with_chunks("And Rome?"), *second, "Why?"))->prompts[0].kept_tokens,
+            second->prompts[0].kept_tokens);
+}
+
 TEST_F(ConversationTest, AnswersAreTheSameAsWithoutKeepingWhereKvIsExact) {
   std::vector<int32_t> tokens[2];
   for (const bool keeps : {false, true}) {
