@@ -89,6 +89,51 @@ TEST(FairShareTest, WhoIsAwayGathersNoCreditAndIsNotForgottenAtOnce) {
   EXPECT_EQ(share.Of("b"), 115);
 }
 
+// One comes back while others, who have never been here, come without end.
+TEST(FairShareTest, NewcomersWithoutEndDoNotKeepOutWhoComesBack) {
+  FairShare share;
+  std::vector<std::string> here;
+  int next = 0;
+  const auto newcomer = [&] {
+    here.push_back(std::to_string(next++));
+    share.Join(here.back());
+  };
+  for (int i = 0; i < 20; ++i) newcomer();
+  share.Join("back");
+  share.Charge("back", 1);
+  share.Leave("back");
+  share.Join("back");
+  here.push_back("back");
+  int turns = 0;
+  while (true) {
+    const auto lowest = std::min_element(
+        here.begin(), here.end(), [&](const auto& a, const auto& b) { return share.Of(a) < share.Of(b); });
+    if (*lowest == "back") break;
+    ASSERT_LT(++turns, 2 * 21) << "two rounds of all who were here";
+    share.Charge(*lowest, 1);
+    share.Leave(*lowest);
+    here.erase(lowest);
+    newcomer();
+  }
+  EXPECT_GE(turns, 20) << "those who waited before it came back go first";
+}
+
+// The floor never makes up time: whoever is here alone owes nothing to those who come.
+TEST(FairShareTest, OneWhoWasAloneBeginsLevelWithWhoComes) {
+  FairShare share;
+  share.Join("alone");
+  share.Charge("alone", 100);
+  share.Join("late");
+  EXPECT_EQ(share.Of("late"), share.Of("alone"));
+  share.Charge("late", 3);
+  share.Leave("late");
+  share.Leave("alone");
+  share.Charge("late", 5);  // behind its last job
+  share.Join("alone");
+  share.Join("late");
+  EXPECT_EQ(share.Of("late"), share.Of("alone")) << "everybody was away";
+}
+
 // Whoever comes and goes: of two keys that have jobs all the while, neither gets more than one job ahead of
 // the other.
 TEST(JobQueueTest, RandomOperationsAreFair) {
