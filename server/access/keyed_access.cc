@@ -42,17 +42,21 @@ absl::Status KeyedAccess::Load() {
   for (const KeyEntry& entry : *keys) {
     if (entry.tenant.store_bytes > 0) store_bytes[entry.tenant.chunk_namespace] = entry.tenant.store_bytes;
   }
-  if (store_limits_ != nullptr) store_limits_(store_bytes);
-  absl::MutexLock lock(&mutex_);
-  keys_ = *std::move(keys);
-  for (const KeyEntry& entry : keys_) {
-    std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
-    if (quota == nullptr) {
-      quota = std::make_shared<Quota>(entry.tenant);
-    } else {
-      quota->SetLimits(entry.tenant);
+  {
+    absl::MutexLock lock(&mutex_);
+    keys_ = *std::move(keys);
+    for (const KeyEntry& entry : keys_) {
+      std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
+      if (quota == nullptr) {
+        quota = std::make_shared<Quota>(entry.tenant);
+      } else {
+        quota->SetLimits(entry.tenant);
+      }
     }
   }
+  // Behind the keys: it may remove many chunks from a slow disk, and a key that was withdrawn opens nothing
+  // meanwhile.
+  if (store_limits_ != nullptr) store_limits_(store_bytes);
   return absl::OkStatus();
 }
 

@@ -207,7 +207,8 @@ void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("POST", "/v1/chunks", With(state, &Put), HandlerKind::kStream);
   router->Add("GET", "/v1/chunks", With(state, &List));
   router->Add("POST", "/v1/chunks/stat", MessageHandler(state, "StatChunks", &Calls::Stat));
-  router->Add("POST", "/v1/chunks/delete", MessageHandler(state, "DeleteChunks", &Calls::Delete));
+  router->Add("POST", "/v1/chunks/delete", Yielding(MessageHandler(state, "DeleteChunks", &Calls::Delete)),
+              HandlerKind::kTiers);
   router->Add("POST", "/v1/chunks/pin", Yielding(MessageHandler(state, "PinChunks", &Calls::Pin)),
               HandlerKind::kTiers);
   router->Add("POST", "/v1/chunks/split", Yielding(MessageHandler(state, "SplitDocument", &Calls::Split)),
@@ -215,7 +216,7 @@ void AddChunkRoutes(const std::shared_ptr<ApiState>& state, Router* router) {
   router->Add("POST", "/v1/chunks/prefetch",
               Yielding(MessageHandler(state, "PrefetchChunks", &Calls::Prefetch)), HandlerKind::kTiers);
   router->Add("GET", "/v1/chunks/{key}", With(state, &StatOne));
-  router->Add("DELETE", "/v1/chunks/{key}", With(state, &DeleteOne));
+  router->Add("DELETE", "/v1/chunks/{key}", Yielding(With(state, &DeleteOne)), HandlerKind::kTiers);
 }
 
 }  // namespace kvblend::server

@@ -60,7 +60,7 @@ class ChunksService : public ChunksBase {
     return handler_.Answer(context, bytes, response, "List", &Calls::List);
   }
   Unary* Delete(Context* context, const Bytes* bytes, Bytes* response) override {
-    return handler_.Answer(context, bytes, response, "Delete", &Calls::Delete);
+    return handler_.Answer(context, bytes, response, "Delete", &Calls::Delete, Kind::kTiers);
   }
   Unary* Pin(Context* context, const Bytes* bytes, Bytes* response) override {
     return handler_.Answer(context, bytes, response, "Pin", &Calls::Pin, Kind::kTiers);

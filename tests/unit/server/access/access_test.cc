@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -372,6 +373,23 @@ TEST_F(AccessTest, StoreLimitsReachTheStoreAndChangeWithTheFile) {
   EXPECT_EQ(stored("n"), 3);
   WriteKeys(LineOf("k", R"("tenant": "t", "namespace": "n", "store_bytes": 1)"));
   while (stored("n") > 0) std::this_thread::yield();
+}
+
+// Keeping to new limits may take a slow disk long.
+TEST_F(AccessTest, AKeyThatIsTakenOutOpensNothingWhileChunksAreRemoved) {
+  WriteKeys(LineOf("old", R"("tenant": "t", "namespace": "n")"));
+  absl::Notification removes, go_on;
+  const auto access = KeyedAccess::Open(path_, &calls_, [&](const std::map<std::string, int64_t>& bytes) {
+    if (bytes.empty()) return;
+    removes.Notify();
+    go_on.WaitForNotification();
+  });
+  ASSERT_TRUE(access.ok()) << access.status();
+  WriteKeys(LineOf("new", R"("tenant": "t", "namespace": "n", "store_bytes": 1)"));
+  removes.WaitForNotification();
+  EXPECT_EQ((*access)->Admit("Bearer old").status().code(), absl::StatusCode::kUnauthenticated);
+  EXPECT_TRUE((*access)->Admit("Bearer new").ok());
+  go_on.Notify();
 }
 
 TEST_F(AccessTest, OnlyAdminsSteerLearning) {
