@@ -172,6 +172,13 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
   return layout;
 }
 
+int32_t EndOfQuestionText(const PromptLayout& layout, const text::Tokenizer& tokenizer) {
+  const Span& question = layout.spans.back();
+  int32_t end = question.begin;
+  while (end < question.end && !tokenizer.IsSpecial(layout.token_ids[end])) ++end;
+  return end;
+}
+
 absl::StatusOr<std::vector<text::TokenId>> AnchorTokens(std::string_view system_text,
                                                         std::string_view lead_in,
                                                         const text::ChatTemplate& chat_template,

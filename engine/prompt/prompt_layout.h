@@ -62,6 +62,10 @@ absl::StatusOr<PromptLayout> BuildPromptLayout(const Prompt& prompt, const text:
                                                const text::ChatTemplate& chat_template,
                                                const PromptLimits& limits);
 
+/// Where in the prompt the text of the question ends, and the tokens begin that the chat format puts behind
+/// it.
+int32_t EndOfQuestionText(const PromptLayout& layout, const text::Tokenizer& tokenizer);
+
 /// PromptLayout::anchor_ids of prompts with this system text and lead-in, for precomputing chunks.
 /// kInvalidArgument: ill-formed UTF-8, a system text that the chat format does not allow, more than
 /// kExcessCounted tokens beyond `max_tokens`; fewer beyond are the caller's matter.

@@ -77,8 +77,9 @@ absl::Status GenerateTask::EndPrefill() {
   record_ = prefill_->record();
   prefill_.reset();
   if (request_.blend.store_misses) missing_ = std::move(prompt_.missing);
-  const prompt::Span& question = layout_.spans.back();
-  for (int32_t position = question.begin; position < question.end; ++position) {
+  // Without the format's tokens behind the question: among them is the one that ends an answer.
+  const int32_t end = prompt::EndOfQuestionText(layout_, *runtime_.tokenizer);
+  for (int32_t position = layout_.spans.back().begin; position < end; ++position) {
     sampler_->AcceptOfPrompt(layout_.token_ids[position]);
   }
   KVBLEND_RETURN_IF_ERROR(cancellation().Check());

@@ -290,14 +290,8 @@ void PromptRunner::Keep(PrefilledPrompt prompt, const prompt::PromptLayout& layo
                     .pages = prompt.TakePages()};
   const absl::Span<const int32_t> answered = answer.first(prompt.num_tokens - prompt_tokens);
   kept.token_ids.insert(kept.token_ids.end(), answered.begin(), answered.end());
-  // The text of the question ends where the format's own tokens begin, and these may be others in the next
-  // turn.
-  const prompt::Span& question = layout.spans.back();
-  kept.must_match = question.begin;
-  while (kept.must_match < question.end &&
-         !runtime_.tokenizer->IsSpecial(layout.token_ids[kept.must_match])) {
-    ++kept.must_match;
-  }
+  // The format's own tokens behind it may be others in the next turn.
+  kept.must_match = prompt::EndOfQuestionText(layout, *runtime_.tokenizer);
   // A turn that blends nothing leaves all as it was blended for an earlier question: another last question
   // may go on from what is before it, or the same one once more.
   const bool blends = prompt.report.reused_tokens + prompt.report.recomputed_tokens > 0;

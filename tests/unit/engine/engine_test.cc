@@ -142,6 +142,24 @@ TEST_F(EngineTest, TokensBeginBehindTheReplacementsOfEarlierOnes) {
   for (int i = 0; i < 5; ++i) EXPECT_EQ(answer->deltas[i].begin_character, i);
 }
 
+// The chat format has a token behind the question that also ends answers; it is no word of the question.
+TEST_F(EngineTest, TheRepetitionPenaltyLeavesTheEndOfTheAnswerAlone) {
+  constexpr int32_t kOther = test_support::kTinyFirstByte + '~';
+  GenerateRequest request = Request();
+  request.sampling.ignore_eos = false;
+  request.sampling.max_tokens = 1;
+  const auto ends = [&](double bias_of_other) {
+    request.sampling.logit_bias = {{test_support::kTinyImEnd, 50}, {kOther, bias_of_other}};
+    return Generate(request)->result.finish_reason == FinishReason::kEndOfText;
+  };
+  double low = 0, high = 100;  // between which the other token is as likely as the end
+  for (int i = 0; i < 30; ++i) (ends((low + high) / 2) ? low : high) = (low + high) / 2;
+  ASSERT_TRUE(ends(low - 1e-4) && !ends(high + 1e-4)) << low << ", " << high;
+  request.sampling.repetition_penalty = 10;
+  EXPECT_TRUE(ends(low - 1e-4));
+  EXPECT_FALSE(ends(high + 1e-4));
+}
+
 TEST_F(EngineTest, StopStringsEndTheTextBeforeThem) {
   const std::string text = Generate(Request())->text;
   size_t second = 1;  // where the second character begins
