@@ -14,8 +14,9 @@ void QueuePace::Ended(double predicted_seconds, absl::Time now, bool more) {
   actual_ = kForget * actual_ + actual;
 }
 
-absl::Duration QueuePace::Of(double predicted_seconds) const {
-  return absl::Seconds(predicted_seconds * actual_ / predicted_);
+absl::Duration QueuePace::Of(double predicted_seconds, absl::Time now) const {
+  if (predicted_seconds <= 0) return absl::ZeroDuration();
+  return std::max(absl::Seconds(predicted_seconds * actual_ / predicted_), now - moved_);
 }
 
 }  // namespace kvblend::schedule

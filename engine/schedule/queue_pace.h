@@ -17,9 +17,13 @@ class QueuePace {
   /// No job is left, though none has ended now: those that waited were abandoned.
   void Rests() { since_ = absl::InfiniteFuture(); }
 
+  /// The first job waits, or one has begun: it has been standing still until now.
+  void Moves(absl::Time now) { moved_ = now; }
+
   /// How long jobs take that were predicted to take so many seconds together; as predicted until some have
-  /// ended.
-  absl::Duration Of(double predicted_seconds) const;
+  /// ended. No less than the queue has been standing still, if something waits: where no answer ends, nothing
+  /// begins, and there is nothing to learn from.
+  absl::Duration Of(double predicted_seconds, absl::Time now) const;
 
  private:
   // Sums in which each end counts kForget of the one after it. They begin as if a little had been right.
@@ -27,6 +31,7 @@ class QueuePace {
   double predicted_ = 0.01;
   double actual_ = 0.01;
   absl::Time since_ = absl::InfiniteFuture();  // what goes on; infinite: nothing does
+  absl::Time moved_ = absl::InfiniteFuture();
 };
 
 }  // namespace kvblend::schedule

@@ -37,8 +37,7 @@ double WillHaveHad(const FairShare& share, Enum value) {
 // A job takes at least this share of what is predicted.
 constexpr double kSureShare = 0.5;
 
-// So many jobs of a priority are asked whether there is room for them.
-constexpr size_t kMostAsked = 16;
+constexpr size_t kMostAsked = 16;  // jobs of a priority, whether there is room for them
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -103,6 +102,7 @@ absl::StatusOr<JobId> Scheduler::Submit(Job job) {
   }
   if (!job.continues) KVBLEND_RETURN_IF_ERROR(CheckRoom(job));
   const JobId id = next_id_++;
+  if (queue_.size(job.lane) == 0) pace_[static_cast<size_t>(job.lane)].Moves(now);
   queue_.Push(id, job.lane, job.fairness_key, job.priority);
   Join(job);
   if (job.deadline != absl::InfiniteFuture()) {
@@ -136,10 +136,9 @@ absl::Status Scheduler::CheckRoom(const Job& job) const {
                         std::clamp(kRetryShare * PredictedWait(), kLeastRetryDelay, kMostRetryDelay));
 }
 
-// Lanes work side by side, and each one's pace already allows for the others.
 absl::Duration Scheduler::PredictedWait() const {
-  const auto of = [&](Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return pace_[static_cast<size_t>(lane)].Of(queued_seconds_[static_cast<size_t>(lane)]);
+  const auto of = [&, now = clock_.Now()](Lane lane) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return pace_[static_cast<size_t>(lane)].Of(queued_seconds_[static_cast<size_t>(lane)], now);
   };
   return std::max(of(Lane::kInteractive), of(Lane::kBulk));
 }
@@ -353,8 +352,8 @@ void Scheduler::RunEngine() {
 
 void Scheduler::Run(const Turn& turn) {
   FairShare& share = queue_.share(turn.lane, turn.priority);
-  int32_t& num_in_progress =
-      num_in_progress_[static_cast<size_t>(turn.lane)][static_cast<size_t>(turn.priority)];
+  const auto lane = static_cast<size_t>(turn.lane);
+  int32_t& num_in_progress = num_in_progress_[lane][static_cast<size_t>(turn.priority)];
   if (turn.starts) {
     // It is in progress before it leaves the queue, so that its key never seems to be away.
     Entry& entry = entries_.find(turn.id)->second;
@@ -362,11 +361,12 @@ void Scheduler::Run(const Turn& turn) {
     queue_.Take(turn.id);
     in_progress_.emplace(turn.id, Take(turn.id));
     ++num_in_progress;
+    pace_[lane].Moves(clock_.Now());
   }
   const Job& job = in_progress_.find(turn.id)->second.job;
   const std::string key = job.fairness_key;
   const absl::Time start = clock_.Now();
-  pace_[static_cast<size_t>(turn.lane)].Works(start);
+  pace_[lane].Works(start);
   mutex_.Unlock();
   const bool more = job.advance();
   mutex_.Lock();
@@ -377,15 +377,15 @@ void Scheduler::Run(const Turn& turn) {
   if (!turn.waits) {  // a waiting turn is no work and takes nobody's time
     share.Charge(key, absl::ToDoubleSeconds(ran));
     lane_share_.Charge(NameOf(turn.lane), absl::ToDoubleSeconds(ran), SecondCounts(turn.lane));
-    priority_share_[static_cast<size_t>(turn.lane)].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
-                                                           SecondCounts(turn.priority));
+    priority_share_[lane].Charge(NameOf(turn.priority), absl::ToDoubleSeconds(ran),
+                                 SecondCounts(turn.priority));
   }
   if (more) return;
   auto over = in_progress_.extract(turn.id);
   --num_in_progress;
   // A cancelled job has not taken the time that was predicted.
-  pace_[static_cast<size_t>(turn.lane)].Ended(turn.cancelled ? 0 : over.mapped().job.queue_seconds,
-                                              start + ran, Unfinished(turn.lane) > 0);
+  pace_[lane].Ended(turn.cancelled ? 0 : over.mapped().job.queue_seconds, start + ran,
+                    Unfinished(turn.lane) > 0);
   share.Leave(key);
   Leave(turn.lane, turn.priority);
   has_ongoing_ = options_.ongoing != nullptr;  // the next call will tell

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 namespace kvblend {
 
@@ -11,6 +10,10 @@ namespace kvblend {
 /// thread-safe.
 class AnswerLengths {
  public:
+  /// What is expected before any answer has ended: more than most have. The most that a request allows would
+  /// keep all others out for the whole time of the first answers.
+  static constexpr int32_t kBeforeAny = 512;
+
   void Add(int32_t tokens) {
     if (mean_ < 0) {
       mean_ = tokens;
@@ -21,9 +24,9 @@ class AnswerLengths {
     mean_ += (tokens - mean_) / 8;
   }
 
-  /// Few answers become longer; before any has ended, none.
+  /// Few answers become longer.
   int32_t Expected() const {
-    if (mean_ < 0) return std::numeric_limits<int32_t>::max();
+    if (mean_ < 0) return kBeforeAny;
     return static_cast<int32_t>(std::ceil(mean_ + 2 * deviation_));
   }
 

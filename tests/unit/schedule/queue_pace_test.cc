@@ -8,8 +8,8 @@ namespace {
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
 TEST(QueuePaceTest, PredictionsAreBelievedUntilSomethingHasEnded) {
-  EXPECT_EQ(QueuePace().Of(3), absl::Seconds(3));
-  EXPECT_EQ(QueuePace().Of(0), absl::ZeroDuration());
+  EXPECT_EQ(QueuePace().Of(3, At(0)), absl::Seconds(3));
+  EXPECT_EQ(QueuePace().Of(0, At(0)), absl::ZeroDuration());
 }
 
 // Jobs take three times what was predicted of them: so will the next ones.
@@ -21,7 +21,7 @@ TEST(QueuePaceTest, LearnsByWhatPredictionsAreWrong) {
     pace.Works(At(now));
     pace.Ended(predicted, At(now += 3 * predicted), /*more=*/true);
   }
-  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(10)), 30, 0.1);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(10, At(0))), 30, 0.1);
 }
 
 TEST(QueuePaceTest, TimeWithoutWorkIsNotCounted) {
@@ -31,7 +31,7 @@ TEST(QueuePaceTest, TimeWithoutWorkIsNotCounted) {
     pace.Works(At(100 * i + 1));  // the next part of the same job
     pace.Ended(1, At(100 * i + 2), /*more=*/false);
   }
-  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 2, 0.01);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1, At(0))), 2, 0.01);
 }
 
 // Whoever was to follow the last one has gone.
@@ -42,7 +42,7 @@ TEST(QueuePaceTest, NorIsTimeInWhichNothingIsLeftToDo) {
   pace.Rests();
   pace.Works(At(3600));
   pace.Ended(1, At(3601), /*more=*/false);
-  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 1, 0.01);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1, At(0))), 1, 0.01);
 }
 
 TEST(QueuePaceTest, FollowsAMachineThatBecomesSlower) {
@@ -52,7 +52,18 @@ TEST(QueuePaceTest, FollowsAMachineThatBecomesSlower) {
     pace.Works(At(now));
     pace.Ended(1, At(now += i < 30 ? 1 : 4), /*more=*/true);
   }
-  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 4, 0.2);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1, At(0))), 4, 0.2);
+}
+
+// All rows are taken by long answers, so none that waits begins.
+TEST(QueuePaceTest, WhatStandsStillIsExpectedToStandAsLongOnceMore) {
+  QueuePace pace;
+  pace.Moves(At(10));
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(0.02, At(10.01))), 0.02, 1e-6);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(0.02, At(40))), 30, 1e-6);
+  EXPECT_EQ(pace.Of(0, At(40)), absl::ZeroDuration()) << "nothing waits";
+  pace.Moves(At(41));
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(0.02, At(41))), 0.02, 1e-6);
 }
 
 // What costs nothing to predict says nothing, but its time is not the next one's.
@@ -61,7 +72,7 @@ TEST(QueuePaceTest, JobsOfUnknownCostAreLeftOut) {
   pace.Works(At(0));
   pace.Ended(0, At(50), /*more=*/true);
   pace.Ended(1, At(51), /*more=*/false);
-  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1)), 1, 0.01);
+  EXPECT_NEAR(absl::ToDoubleSeconds(pace.Of(1, At(0))), 1, 0.01);
 }
 
 }  // namespace
