@@ -33,7 +33,7 @@ Sizes take units: 65536, 500MB (500 * 10^6 bytes), 4GiB (4 * 2^30 bytes). Every 
 (--chunk-store-bytes as KVBLEND_CHUNK_STORE_BYTES) or in the file of --config, one "name=value" per line. Flags win over
 the file, the file over the environment.
 
-Signals: SIGTERM and SIGINT stop accepting requests, finish the accepted ones, exit 0; a second one exits at once.
+Signals: SIGTERM, SIGINT and SIGHUP stop accepting requests, finish the accepted ones, exit 0; a second one exits at once.
 Exit codes: 0 stopped as asked, 1 could not start, 2 bad settings, 128 + n ended at once by signal n.
 
 Examples:

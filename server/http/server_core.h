@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,7 +42,12 @@ class CountedBody {
 /// The threads of one kind of handler. Thread-safe.
 class HandlerThreads {
  public:
-  explicit HandlerThreads(int num_threads) : threads_(static_cast<size_t>(num_threads)) {}
+  /// The process ends where a thread can't be started (base/out_of_threads.h): noexcept, so that it is not
+  /// unwound first, which would destroy the threads that run.
+  explicit HandlerThreads(int num_threads) noexcept : work_(asio::make_work_guard(io_)) {
+    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { io_.run(); });
+  }
+  ~HandlerThreads() { Join(); }
 
   /// `handle` is called in one of the threads: in the order of those with the same `turn`, which take turns
   /// with others. So nobody waits for more than one request of each of the others.
@@ -50,7 +56,7 @@ class HandlerThreads {
       absl::MutexLock lock(&mutex_);
       waiting_.Push(turn, std::move(handle));
     }
-    asio::post(threads_, [this] {
+    asio::post(io_, [this] {
       std::function<void()> next;
       {
         absl::MutexLock lock(&mutex_);
@@ -63,13 +69,21 @@ class HandlerThreads {
     absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(waiting_.size());
   }
-  /// Returns when nothing waits or runs.
-  void Join() { threads_.join(); }
+  /// Returns when nothing waits or runs. Idempotent.
+  void Join() {
+    work_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
 
  private:
   mutable absl::Mutex mutex_;
   TurnQueue<std::function<void()>> waiting_ ABSL_GUARDED_BY(mutex_);
-  asio::thread_pool threads_;
+  asio::io_context io_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  // Not asio::thread_pool: where a thread can't be started, its constructor waits for ever for those that it
+  // has.
+  std::vector<std::thread> threads_;
 };
 
 /// Thread-safe. Owned by the server and by each connection: an answer may be held longer than the server.

@@ -29,6 +29,7 @@
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
 #include "server/http/operator_pages.h"
+#include "server/main/end_of_process.h"
 #include "server/metrics/metrics.h"
 #include "server/tls/server_tls.h"
 #include "server/trace/tracer.h"
@@ -45,6 +46,8 @@ constexpr char kNowhere[] = "none";  // as an address
 
 // The time that running streams have, after the engine is done, to send what is queued.
 constexpr absl::Duration kFlushTime = absl::Seconds(5);
+// The time that cancelled calls have to end. Supervisors are told to give ten seconds for both.
+constexpr absl::Duration kEndTime = absl::Seconds(4);
 
 // Some settings can only be judged once the model, the processor or a certificate is known.
 int FailToStart(const absl::Status& status) {
@@ -242,6 +245,9 @@ void DrainAndStop(absl::Duration drain_timeout, Engine& engine, EngineSlot& engi
   if (listeners.api != nullptr) listeners.api->Drain();
   const absl::Status drained = engine.Drain(absl::Now() + drain_timeout);
   if (!drained.ok()) spdlog::warn("not everything could be finished: {}", std::string(drained.message()));
+  // gRPC ends calls at that time and then waits for their callbacks, without end where it has no thread for
+  // them. All that was to be saved had the drain timeout for it.
+  const EndOfProcess end(kFlushTime + kEndTime);
   const absl::Time flush_end = absl::Now() + kFlushTime;
   listeners.grpc->Shutdown(flush_end);
   if (listeners.api != nullptr) listeners.api->Shutdown(flush_end);

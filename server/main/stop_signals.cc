@@ -16,6 +16,9 @@ sigset_t Signals() {
   sigset_t signals;
   sigemptyset(&signals);
   for (int number : {SIGTERM, SIGINT, kEndThread}) sigaddset(&signals, number);
+  // A terminal that is closed. nohup(1) has it ignored, and then it stays so.
+  struct sigaction hang_up = {};
+  if (sigaction(SIGHUP, nullptr, &hang_up) != 0 || hang_up.sa_handler != SIG_IGN) sigaddset(&signals, SIGHUP);
   return signals;
 }
 

@@ -1,4 +1,4 @@
-// SIGTERM and SIGINT, as an event that a thread can wait for.
+// SIGTERM, SIGINT and SIGHUP, as an event that a thread can wait for.
 #pragma once
 
 #include <atomic>

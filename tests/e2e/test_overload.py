@@ -156,6 +156,13 @@ def test_what_does_not_finish_in_time_may_be_asked_elsewhere(v1, start_server, p
     assert "the drain deadline passed with 1 jobs queued, given up now, and 0 running; answers cut short: 1" in server.log()
 
 
+def test_a_hang_up_drains_too(start_server):
+    server = start_server("--max-context-tokens", "256", "--no-self-check")
+    server.process.send_signal(signal.SIGHUP)
+    assert server.process.wait(60) == 0
+    assert "stopping: finishing accepted requests" in server.log()
+
+
 def test_a_second_signal_ends_it_at_once(v1, start_server, prompt):
     server = start_server("--max-context-tokens", "2048", "--drain-timeout", "3600", "--no-self-check")
     running = start_answer(v1, server, prompt)
