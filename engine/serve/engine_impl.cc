@@ -426,7 +426,7 @@ EngineStats EngineImpl::Stats() const {
     stats.device_memory = {.used_bytes = memory->used_bytes, .total_bytes = memory->total_bytes};
   }
   stats.background_chunks_stored = background_counts_->stored.load(std::memory_order_relaxed);
-  stats.background_chunks_failed = background_counts_->failed.load(std::memory_order_relaxed);
+  stats.background_chunks_failed = background_counts_->failed();
   const std::map<Tier, store::ReadRate> rates = chunk_store_->read_meter().Rates();
   for (const auto& [tier, rate] : rates) {
     stats.loading.read_bytes_per_second.emplace(tier, rate.bytes_per_second);

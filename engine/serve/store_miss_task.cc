@@ -16,6 +16,17 @@ Caller NobodyIn(std::string tenant_namespace) {
 
 }  // namespace
 
+void BackgroundCounts::Failed(int64_t tokens, const absl::Status& status) {
+  const int64_t failed = ++failed_;
+  // A server that stops ends what it has not begun.
+  const bool stops = absl::IsCancelled(status) || absl::IsUnavailable(status);
+  absl::MutexLock lock(&mutex_);
+  spdlog::log(
+      !stops && warn_.IsDue() ? spdlog::level::warn : spdlog::level::debug,
+      "a chunk of {} tokens was not stored behind a response, {} since the start, and is a miss once more: {}",
+      tokens, failed, std::string(status.message()));
+}
+
 StoreMissTask::StoreMissTask(std::string tenant_namespace, blend::MissingEntry entry,
                              std::shared_ptr<BackgroundCounts> counts, CorrectionLearning* learning)
     : Task(NobodyIn(std::move(tenant_namespace))),
@@ -52,9 +63,7 @@ bool StoreMissTask::Advance(PromptRunner& runner) {
 }
 
 void StoreMissTask::Abandon(const absl::Status& status) {
-  counts_->failed.fetch_add(1, std::memory_order_relaxed);
-  spdlog::debug("a chunk of {} tokens was not stored behind a response: {}", entry_.token_ids.size(),
-                std::string(status.message()));
+  counts_->Failed(static_cast<int64_t>(entry_.token_ids.size()), status);
 }
 
 }  // namespace kvblend

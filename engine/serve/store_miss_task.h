@@ -6,7 +6,10 @@
 #include <memory>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "base/once_a_minute.h"
 #include "engine/blend/reuse_plan.h"
 #include "engine/serve/correction_learning.h"
 #include "engine/serve/task.h"
@@ -14,9 +17,18 @@
 namespace kvblend {
 
 /// Outcomes since start, for metrics. Thread-safe.
-struct BackgroundCounts {
+class BackgroundCounts {
+ public:
   std::atomic<int64_t> stored = 0;
-  std::atomic<int64_t> failed = 0;
+
+  /// A chunk was not stored, most often because too many wait for that: the log says so once a minute.
+  void Failed(int64_t tokens, const absl::Status& status);
+  int64_t failed() const { return failed_; }
+
+ private:
+  std::atomic<int64_t> failed_ = 0;
+  absl::Mutex mutex_;
+  OnceAMinute warn_ ABSL_GUARDED_BY(mutex_);
 };
 
 class StoreMissTask final : public Task {

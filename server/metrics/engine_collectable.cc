@@ -125,9 +125,11 @@ void AddEngine(const EngineStats& stats, FamilyList list) {
   }
   list.Counter("background_chunks_stored_total", "Chunks computed behind responses and stored.",
                stats.background_chunks_stored);
-  list.Counter("background_chunks_failed_total",
-               "Chunks that could not be computed behind a response, or not stored.",
-               stats.background_chunks_failed);
+  list.Counter(
+      "background_chunks_failed_total",
+      "Chunks that were not computed behind a response because too many waited for that, or could not be computed or "
+      "stored. The log says why.",
+      stats.background_chunks_failed);
 }
 
 void AddLoading(const LoadingStats& stats, FamilyList list) {
