@@ -32,7 +32,7 @@ if not MISSING:
     from llama_index.core.llms import ChatMessage as LlamaIndexMessage
     from llama_index.core.schema import TextNode
 
-    from kvblend.integrations.conversation import CONNECTION, Settings
+    from kvblend.integrations.conversation import CONNECTION, Message, Settings
     from kvblend.integrations.haystack import KVBlendGenerator
     from kvblend.integrations.langchain import ChatKVBlend, with_documents
     from kvblend.integrations.llamaindex import KVBlend, KVBlendSynthesizer
@@ -203,6 +203,17 @@ def test_haystack_streams_without_blocking(server, awaited):
         "messages": [HaystackMessage.from_user(QUESTION)], "streaming_callback": coroutine if awaited else called}}))
     assert len(pieces) > 2 and pieces[-1].finish_reason in ("stop", "length")
     assert "".join(piece.content for piece in pieces) == told["generator"]["replies"][0].text == generator.run(QUESTION)["replies"][0].text
+
+
+def test_a_call_does_not_lose_against_the_models_sampling():
+    settings = Settings(sampling={"stop": ["from the model"], "top_k": 7}, max_tokens=5)
+    message = Message("user", ["Where?"])
+    assert list(settings.request([message]).sampling.stop) == ["from the model"]
+    asked = settings.replaced({"max_tokens": 6}).request([message], stop=["from the call"]).sampling
+    assert (list(asked.stop), asked.max_tokens, asked.top_k) == (["from the call"], 6, 7)
+    for name in ("max_tokens", "maxTokens", "top_p", "temperature", "seed"):
+        with pytest.raises(ValueError, match="as a setting of its own"):
+            Settings(sampling={name: 0}).request([message])
 
 
 def test_every_setting_reaches_the_request_and_the_client():

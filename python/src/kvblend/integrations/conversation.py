@@ -53,7 +53,7 @@ class Settings:
     blend: dict[str, Any] = field(default_factory=dict)
     """Fields of kvblend.v1.BlendOptions, such as {"ratio": 0.2, "policy": "POLICY_HKVD"}."""
     sampling: dict[str, Any] = field(default_factory=dict)
-    """More fields of kvblend.v1.SamplingOptions, such as {"top_k": 40, "presence_penalty": 0.5}."""
+    """More fields of kvblend.v1.SamplingOptions, such as {"top_k": 40, "stop": ["\\n"]}. A call's own `stop` goes instead."""
     priority: str = ""
     """high, normal or low; empty: as the server has it."""
     split: str = ""
@@ -88,9 +88,20 @@ class Settings:
             question, [*documents, *chunks], system_text="\n\n".join("".join(message.parts) for message in messages[:begin]),
             lead_in=self.lead_in, history=[_turn(turn) for turn in turns[:-1]], namespace=self.namespace,
             blend=json_format.ParseDict(self.blend, v1.BlendOptions()) if self.blend else None,
-            sampling=json_format.ParseDict(self.sampling, v1.SamplingOptions(
-                max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed_of(self.seed), stop=stop)),
+            sampling=self._sampling(stop),
             priority=self.priority, split=self.split)
+
+    def _sampling(self, stop: Iterable[str] | None) -> v1.SamplingOptions:
+        """What has a setting of its own may not stand in `sampling` too: the value of a call would lose against it."""
+        given = {name.replace("_", "").lower() for name in self.sampling}  # JSON has two spellings
+        for name in ("max_tokens", "temperature", "top_p", "seed"):
+            if name.replace("_", "") in given:
+                raise ValueError(f"sampling has {name}; allowed: {name} as a setting of its own")
+        sampling = json_format.ParseDict(self.sampling, v1.SamplingOptions(
+            max_tokens=self.max_tokens, temperature=self.temperature, top_p=self.top_p, seed=seed_of(self.seed)))
+        if stop is not None:
+            sampling.stop[:] = stop
+        return sampling
 
     def connection(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in CONNECTION}
