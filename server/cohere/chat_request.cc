@@ -1,5 +1,6 @@
 #include "server/cohere/chat_request.h"
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -19,6 +20,7 @@ constexpr int64_t kMaxStopSequences = 5;
 constexpr int64_t kMaxPriority = 999;   // the lowest
 constexpr size_t kMaxIdBytes = 256;     // of a document: no part of the prompt, and in each of its citations
 constexpr size_t kShownNameBytes = 80;  // of a document's field, in messages
+constexpr double kTwoTo64 = 18446744073709551616.0;
 // The defaults that Cohere's API documents.
 constexpr double kTemperature = 0.3;
 constexpr double kTopP = 0.75;
@@ -35,11 +37,16 @@ absl::StatusOr<std::string> TextOf(const Json& data, const std::string& path) {
   for (const auto& [name, value] : data.items()) {
     if (value.is_null()) continue;  // is as good as absent, as everywhere
     has_values = true;
+    const std::string shown = absl::StrCat(path, ".", name.substr(0, kShownNameBytes));
+    const auto refused = [&](const char* why) {
+      return LogAs(FieldError(shown, absl::StrCat(shown, why)), absl::StrCat("a member of ", path, why));
+    };
     if (!value.is_string() && !value.is_number() && !value.is_boolean()) {
-      constexpr char kAllowed[] = " is no value; allowed: a string, a number or a boolean";
-      const std::string shown = absl::StrCat(path, ".", name.substr(0, kShownNameBytes));
-      return LogAs(FieldError(shown, absl::StrCat(shown, kAllowed)),
-                   absl::StrCat("a member of ", path, kAllowed));
+      return refused(" is no value; allowed: a string, a number or a boolean");
+    }
+    // Such a number has been rounded, and model and citation would have other digits than the document.
+    if (value.is_number_float() && std::abs(value.get<double>()) >= kTwoTo64) {
+      return refused(" is a number of 2^64 or more; allowed: as a string");
     }
     const std::string content = value.is_string() ? value.get<std::string>() : ToText(value);
     if (name == "title") {

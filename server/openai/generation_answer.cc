@@ -169,6 +169,7 @@ Json GenerationAnswer::Logprobs(const v1::TextDelta& delta) {
       // Tokens may have the same text, such as parts of characters. The most likely comes first, and stays.
       for (const v1::TokenLogprob& top : delta.top_logprobs(i).tokens())
         tops.emplace(top.text(), top.logprob());
+      tops.emplace(token.text(), token.logprob());  // as OpenAI has it, where it is none of these
     }
     logprobs["top_logprobs"].push_back(form_.top_logprobs > 0 ? std::move(tops) : Json());
   }

@@ -287,6 +287,8 @@ TEST(CohereRequestTest, WhatIsNotThereIsRefusedByName) {
   EXPECT_THAT(
       refusal(absl::StrCat(R"(, "documents": [{"data": "x", "id": ")", std::string(257, 'i'), R"("}])")),
       HasSubstr("documents[0].id has 257 bytes; allowed: at most 256"));
+  EXPECT_THAT(refusal(R"(, "documents": [{"data": {"barcode": 98765432109876543210987}}])"),
+              HasSubstr("documents[0].data.barcode is a number of 2^64 or more; allowed: as a string"));
   EXPECT_THAT(refusal(R"(, "documents": [{"data": {"title": ["x"]}}])"),
               HasSubstr("documents[0].data.title"));
   EXPECT_THAT(refusal(R"(, "citation_options": {"mode": "MAYBE"})"), HasSubstr("'MAYBE'"));

@@ -77,10 +77,12 @@ TEST(GenerationAnswerTest, LogprobsOfAChat) {
 TEST(GenerationAnswerTest, ATextCompletionWithLogprobs) {
   const Json body = Body({.chat = false, .logprobs = true, .top_logprobs = 1});
   EXPECT_EQ(body["object"], "text_completion");
-  EXPECT_EQ(body["choices"][0],
-            Json::parse("{\"index\": 0, \"text\": \"Oslo\\\"\", \"finish_reason\": \"stop\", \"logprobs\": {"
-                        "\"tokens\": [\"Os\", \"lo\uFFFD\"], \"token_logprobs\": [-0.5, -0.25],"
-                        "\"top_logprobs\": [{\"Os\": -0.5}, {\"x\": -0.125}], \"text_offset\": [0, 2]}}"));
+  EXPECT_EQ(
+      body["choices"][0],
+      Json::parse(
+          "{\"index\": 0, \"text\": \"Oslo\\\"\", \"finish_reason\": \"stop\", \"logprobs\": {"
+          "\"tokens\": [\"Os\", \"lo\uFFFD\"], \"token_logprobs\": [-0.5, -0.25],"
+          "\"top_logprobs\": [{\"Os\": -0.5}, {\"x\": -0.125, \"lo\uFFFD\": -0.25}], \"text_offset\": [0, 2]}}"));
 }
 
 TEST(GenerationAnswerTest, OffsetsOfACompletionCountCharacters) {
@@ -106,6 +108,18 @@ TEST(GenerationAnswerTest, OffsetsOfACompletionCountCharacters) {
         EXPECT_THAT(events, ::testing::HasSubstr(absl::StrCat("\"text_offset\":", offsets)));
     }
   }
+}
+
+TEST(GenerationAnswerTest, ACompletionTellsTheChosenTokenBesideTheMostLikely) {
+  GenerationAnswer answer({.chat = false, .logprobs = true, .top_logprobs = 1}, kHead);
+  v1::GenerateEvent event;
+  google::protobuf::TextFormat::ParseFromString(
+      R"(text { text: "y" token_ids: 2 logprobs { token_id: 2 text: "y" logprob: -3.5 }
+                top_logprobs { tokens { token_id: 1 text: "x" logprob: -0.5 } } })",
+      &event);
+  answer.Add(event);
+  EXPECT_EQ(Json::parse(answer.Body())["choices"][0]["logprobs"]["top_logprobs"],
+            Json::parse(R"([{"x": -0.5, "y": -3.5}])"));
 }
 
 TEST(GenerationAnswerTest, OfTokensWithOneTextACompletionTellsTheMostLikely) {
