@@ -75,9 +75,9 @@ absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const std::stri
 
 absl::Status CheckIsLongEnough(int64_t context_tokens) {
   if (context_tokens >= kMinCheckedTokens) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("self-check: a context of ", context_tokens,
-                                                    " tokens is too short; allowed: ", kMinCheckedTokens,
-                                                    " or more"));
+  return absl::InvalidArgumentError(absl::StrCat("self-check: a context of ", context_tokens,
+                                                 " tokens is too short; allowed: ", kMinCheckedTokens,
+                                                 " or more"));
 }
 
 absl::StatusOr<std::unique_ptr<ModelRuntime>> ModelRuntime::Load(const EngineOptions& options,

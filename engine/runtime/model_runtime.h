@@ -38,7 +38,7 @@ absl::StatusOr<std::optional<kv::CorrectionFile>> FindCorrection(const std::stri
 
 /// The shortest context in which the server can check itself: a token for each part of its prompt.
 inline constexpr int32_t kMinCheckedTokens = 5;
-/// kFailedPrecondition for a shorter one.
+/// kInvalidArgument for a shorter one: a setting, or a model of no use.
 absl::Status CheckIsLongEnough(int64_t context_tokens);
 
 /// Immutable after Load except the page pool and the correction, which are thread-safe. Members are declared
