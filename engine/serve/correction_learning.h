@@ -57,7 +57,8 @@ class CorrectionLearning {
 
   /// Puts what was learned before into force. `runtime` must outlive it.
   CorrectionLearning(ModelRuntime& runtime, const Options& options);
-  /// Ends what is under way, and saves what was learned. Waits for no more than a step of one layer's fit.
+  /// Ends what is under way, saves what was learned, and tells other replicas. Waits for a step of one
+  /// layer's fit and for the board, which gets five seconds.
   ~CorrectionLearning();
 
   /// What prompts have to keep.

@@ -123,7 +123,7 @@ class ClusterClient final : private NodeObserver {
   const ClusterOptions options_;
   const std::unique_ptr<Transport> transport_;
 
-  mutable absl::Mutex mutex_;                                       // not held while anything is called
+  mutable absl::Mutex mutex_;  // nodes are asked for their state under it
   std::shared_ptr<const Routing> routing_ ABSL_GUARDED_BY(mutex_);  // null until a node has told
   std::vector<std::shared_ptr<RedisNode>> retired_ ABSL_GUARDED_BY(mutex_);
   int64_t retired_breaker_opens_ ABSL_GUARDED_BY(mutex_) = 0;
