@@ -101,6 +101,9 @@ void LayerTuner::AddGradient(absl::Span<const float> stored, absl::Span<const in
 }
 
 void LayerTuner::Step(double rate) {
+  // There are a few hundred steps, one for each prompt in each pass. Adam's usual 0.999 would remember the
+  // size of the first gradients, which are the largest, through all of them. The mean of the parameters, too,
+  // is over the last fifty steps or so, and before there are so many over the last tenth.
   constexpr double kMomentum = 0.9, kPower = 0.98;
   ++steps_;
   const double momentum_seen = 1 - std::pow(kMomentum, steps_), power_seen = 1 - std::pow(kPower, steps_);

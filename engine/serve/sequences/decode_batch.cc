@@ -223,7 +223,8 @@ bool DecodeBatch::BeginResuming() {
   next->resuming = true;
   std::rotate(paused_.begin(), next, next + 1);
   for (const size_t member : giving) Pause(member);
-  // What several hold is not free when one of them gives it up.
+  // What several hold is not free when one of them gives it up, so less may have become free than was counted
+  // above. Then it waits again: those that were paused for it left room for the next try.
   if (alone || PagesMissing(-sequence.pages_to_share()) <= 0) return true;
   Member first = std::move(paused_.front());
   paused_.erase(paused_.begin());

@@ -17,6 +17,16 @@
 // answer whose party has nothing running. So no party waits for ever, and the first answer of a party goes on
 // before its others.
 //
+// Two sums of pages keep this going:
+//  - Held, what exists now (PagesHeld), never exceeds max_pages: before a step that would, some are preempted
+//    (MakeRoom).
+//  - Claimed, what all that were let in are expected to hold in the end (PagesClaimed), plus what one more
+//    claims, is at most max_pages when that one is let in or back. Answers that become longer than expected
+//    may exceed it; then it is the first rule that preempts.
+// Each holder of shared pages counts them, so both sums take off once what is counted more than once: `held -
+// distinct` of the pool. For example, of 100 pages two answers hold 20 each, 10 of them together, and each
+// claims 30: 30 are held and 50 claimed, and a prompt that claims 50 is let in, one of 51 is not.
+//
 // A step has at most max_sequences sequences. Where somebody's answers have all of these rows, some of others
 // are let in besides, and then sequences take turns; see step_turns.h.
 #pragma once
@@ -163,7 +173,9 @@ class DecodeBatch {
   void Stop(Member& member, const absl::Status& status, Ended& ended);
 
   Claim ClaimOf(const Task& task) const;
-  /// By members, by those that get their KV back, and by prompts; what several hold counts once.
+  /// By members, by those that get their KV back, and by prompts; what several hold counts once. One that
+  /// gets its KV back counts with all that it will have had then: the pages that it has no more than its
+  /// prompt for yet would otherwise be taken by others in between.
   int64_t PagesHeld() const;
   /// How many tokens a sequence of so many is expected to become.
   int64_t TokensExpected(const Claim& claim, int32_t num_tokens) const;
