@@ -140,10 +140,10 @@ class Precompute {
   absl::Status MakeRequests() {
     KVBLEND_RETURN_IF_ERROR(flags_.put_fields.Apply(put_));
     if (!flags_.system_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadTextOrStdin(flags_.system_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadFlagText(flags_.system_file));
     }
     if (!flags_.lead_in_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadTextOrStdin(flags_.lead_in_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadFlagText(flags_.lead_in_file));
     }
     split_.set_namespace_(put_.namespace_());
     split_.set_system_text(put_.system_text());
@@ -376,7 +376,8 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   const google::protobuf::Descriptor& put = *v1::PutChunksRequest::descriptor();
   AddCallerFlags(command, put, flags.put_fields, flags.caller);
-  command.add_option("paths", flags.paths, "Files, and folders with everything in them")->required();
+  command.add_option("paths", flags.paths, "Files, and folders with everything in them; links are followed")
+      ->required();
   flags.split_fields.Add(command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
   command.add_option("--jsonl-field", flags.text_field, "Field of a JSON line that has the text")
       ->capture_default_str()
@@ -386,11 +387,15 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       ->type_name("NAME");
   AddAnchorFlags(command, put, flags.put_fields);
   CLI::Option* isolated = command.get_option("--isolated");
-  command.add_option("--system-file", flags.system_file, "The system text from a file")
+  command
+      .add_option("--system-file", flags.system_file,
+                  absl::StrCat("The system text from a file; ", kFlagTextHelp))
       ->type_name("FILE")
       ->excludes("--system")
       ->excludes(isolated);
-  command.add_option("--lead-in-file", flags.lead_in_file, "The text before the chunks from a file")
+  command
+      .add_option("--lead-in-file", flags.lead_in_file,
+                  absl::StrCat("The text before the chunks from a file; ", kFlagTextHelp))
       ->type_name("FILE")
       ->excludes("--lead-in")
       ->excludes(isolated);
