@@ -8,6 +8,7 @@
 #include <sstream>
 #include <string>
 #include <vector>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -173,6 +174,38 @@ TEST_F(PrecomputeCommandTest, OutputTakesThePlaceOfNoInputAndOfNoFolder) {
 
 TEST_F(PrecomputeCommandTest, OneIsNotMany) {
   EXPECT_EQ(Run({"precompute", File("a.txt", "aaa")}), 0);
+TEST_F(PrecomputeCommandTest, TwoRunsDoNotWriteOneOutput) {
+  const std::string input = File("a.txt", "text"), output = (folder_ / "chunks.jsonl").string();
+  int code = 0;
+  bool is_first = true;
+  calls_.on_put = [&](const v1::PutChunksRequest&) {  // while the first is under way
+    if (!std::exchange(is_first, false)) return absl::OkStatus();
+    std::ostringstream out, err;
+    Terminal terminal{out, err};
+    Cancellation cancellation;
+    code = RunCommandLine({"precompute", input, "--output", output}, "1", terminal, cancellation,
+                          [this](const Connection&, Cancellation&, Terminal&) {
+                            return absl::StatusOr<std::shared_ptr<Calls>>(calls_.Lend());
+                          });
+    EXPECT_THAT(err.str(), HasSubstr("another process is writing " + output));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Run({"precompute", input, "--output", output}), 0) << Err();
+  EXPECT_EQ(code, 4);
+  EXPECT_THAT(calls_.put, SizeIs(1)) << "it was said before anything was computed";
+  EXPECT_EQ(OrderedJson::parse(Read(output))["text"], "text");
+}
+
+TEST_F(PrecomputeCommandTest, OutputGoesWhereALinkLeadsAndKeepsItsMode) {
+  const std::string file = File("kept.jsonl", "old"), link = (folder_ / "link.jsonl").string();
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  std::filesystem::create_symlink("kept.jsonl", link);
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--output", link}), 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(OrderedJson::parse(Read(file))["text"], "text");
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
+}
+
   EXPECT_THAT(Err(), AllOf(HasSubstr("1 document, 1 chunk, 3 tokens, "), HasSubstr(" 0 were there already")));
 }
 
