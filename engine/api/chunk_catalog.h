@@ -30,6 +30,13 @@ class ChunkCatalog {
   virtual std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                         absl::Span<const ChunkKey> keys) const = 0;
 
+  /// Of each key whether its entry is in a tier that outlives the process, which looks whether somebody has
+  /// removed it; false where there is no such tier. May block as reading does.
+  virtual std::vector<bool> AreDurable(NamespaceFilter filter, absl::Span<const ChunkKey> keys) = 0;
+  /// How many bytes the entries of a namespace may take in that tier, or in memory where there is none: its
+  /// share, its limit (LimitNamespaces), or what the disk has room for, whichever is least.
+  virtual int64_t RoomOf(const std::string& tenant_namespace) const = 0;
+
   /// Entries in order of (namespace, key), `page_size` (1 .. kMaxPageSize) at a time. `page_token` is empty
   /// or the last page's next_page_token. Entries that stay resident throughout are listed exactly once,
   /// whatever comes and goes meanwhile. kInvalidArgument: page size or token.

@@ -7,6 +7,8 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -35,7 +37,7 @@ absl::Status NotRegular(const std::string& path) {
 absl::StatusOr<int> CreateAlone(const std::string& path) {
   while (true) {
     // O_NONBLOCK: not to wait for a pipe's reader. O_NOFOLLOW: not to empty what a link points to.
-    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0644);
+    const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
     if (file < 0)
       return errno == ENXIO || errno == ELOOP ? NotRegular(path) : SystemError("cannot create", path);
     absl::Cleanup close_file = [file] { close(file); };
@@ -59,14 +61,17 @@ absl::StatusOr<int> CreateAlone(const std::string& path) {
   }
 }
 
-absl::Status WriteAndSync(int file, const std::string& path, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return SystemError("cannot write", path);
-    bytes.remove_prefix(static_cast<size_t>(written));
+constexpr int kMostLinks = 40;  // as Linux follows
+
+/// What `path` names, behind all links; it need not be there.
+std::string BehindLinks(std::string path) {
+  for (int i = 0; i < kMostLinks; ++i) {
+    std::error_code error;
+    const std::filesystem::path target = std::filesystem::read_symlink(path, error);
+    if (error) break;
+    path = (std::filesystem::path(path).parent_path() / target).string();
   }
-  return Sync(file, path);
+  return path;
 }
 
 std::string PartOf(const std::string& path) { return absl::StrCat(path, ".part"); }
@@ -87,7 +92,7 @@ absl::Status CheckReplaceable(const std::string& path) {
   struct stat named;
   const bool is_there = stat(path.c_str(), &named) == 0;
   if (is_there ? !S_ISREG(named.st_mode) : errno == ELOOP) return NotRegular(path);
-  const std::string part = PartOf(path);
+  const std::string part = PartOf(BehindLinks(path));
   KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
   unlink(part.c_str());  // while it is locked: nobody else may be writing it
   close(file);
@@ -99,21 +104,59 @@ absl::Status RemoveFile(const std::string& path) {
   return errno == ENOENT ? absl::OkStatus() : SystemError("cannot remove", path);
 }
 
-void RemoveUnfinished(const std::string& path) { unlink(PartOf(path).c_str()); }
+void RemoveUnfinished(const std::string& path) { unlink(PartOf(BehindLinks(path)).c_str()); }
+
+FileReplacement::FileReplacement(std::string path, std::string part, int file)
+    : path_(std::move(path)), part_(std::move(part)), file_(file) {}
+
+FileReplacement::FileReplacement(FileReplacement&& other) noexcept
+    : path_(other.path_),
+      part_(other.part_),
+      file_(std::exchange(other.file_, -1)),
+      unfinished_(std::exchange(other.unfinished_, false)) {}
+
+FileReplacement::~FileReplacement() {
+  if (unfinished_) unlink(part_.c_str());
+  if (file_ >= 0) close(file_);  // which unlocks it: by then it has its final name, or none
+}
+
+absl::StatusOr<FileReplacement> FileReplacement::Begin(const std::string& path) {
+  struct stat old;
+  const bool is_there = stat(path.c_str(), &old) == 0;
+  if (is_there ? !S_ISREG(old.st_mode) : errno == ELOOP) return NotRegular(path);
+  std::string target = BehindLinks(path);
+  std::string part = PartOf(target);
+  KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
+  FileReplacement replacement(std::move(target), std::move(part), file);
+  if (is_there) {
+    // Only root may give files away; who may not leaves a file of his own.
+    [[maybe_unused]] const int ignored = fchown(file, old.st_uid, old.st_gid);
+    if (fchmod(file, old.st_mode & 07777) != 0) return SystemError("cannot write", replacement.part_);
+  }
+  return replacement;
+}
+
+absl::Status FileReplacement::Write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return SystemError("cannot write", part_);
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FileReplacement::Finish() {
+  KVBLEND_RETURN_IF_ERROR(Sync(file_, part_));
+  if (rename(part_.c_str(), path_.c_str()) != 0) return SystemError("cannot rename to", path_);
+  unfinished_ = false;
+  return SyncFolderOf(path_);
+}
 
 absl::Status ReplaceFile(const std::string& path, std::string_view bytes) {
-  const std::string part = PartOf(path);
-  KVBLEND_ASSIGN_OR_RETURN(const int file, CreateAlone(part));
-  const absl::Cleanup close_file = [file] { close(file); };  // locked until the file has its final name
-  absl::Status written = WriteAndSync(file, part, bytes);
-  if (written.ok() && rename(part.c_str(), path.c_str()) != 0) {
-    written = SystemError("cannot rename to", path);
-  }
-  if (!written.ok()) {
-    unlink(part.c_str());
-    return written;
-  }
-  return SyncFolderOf(path);
+  KVBLEND_ASSIGN_OR_RETURN(FileReplacement replacement, FileReplacement::Begin(path));
+  KVBLEND_RETURN_IF_ERROR(replacement.Write(bytes));
+  return replacement.Finish();
 }
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path, std::string_view magic) {

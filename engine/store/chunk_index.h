@@ -78,6 +78,9 @@ class ChunkIndex {
   absl::Status CheckPinLimit(int64_t bytes) const;
   /// Sets NamespaceQuotas::bytes; evicts idle entries of namespaces that have more.
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted);
+  int64_t RoomOf(const std::string& tenant_namespace) const {
+    return limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.byte_budget);
+  }
   /// Whether `bytes` fit into the namespace's quota beside `kept` bytes that stay. kResourceExhausted naming
   /// the quota.
   absl::Status CheckNamespace(const std::string& tenant_namespace, int64_t bytes, int64_t kept) const;

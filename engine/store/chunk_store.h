@@ -144,10 +144,11 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   absl::StatusOr<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                 absl::Span<const ChunkKey> keys) const override;
-  /// For each key, whether storing the chunk once more would do nothing: it is in the durable tier, which
-  /// looks whether somebody has removed it, or where there is no such tier, anywhere. May block as reading
-  /// does.
+  std::vector<bool> AreDurable(NamespaceFilter filter, absl::Span<const ChunkKey> keys) override;
+  /// For each key, whether storing the chunk once more would do nothing: it is durable, or where there is no
+  /// durable tier, anywhere. May block as reading does.
   std::vector<bool> AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
+  int64_t RoomOf(const std::string& tenant_namespace) const override;
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                  int32_t page_size) const override;
   bool Erase(NamespaceFilter filter, const ChunkKey& key) override;

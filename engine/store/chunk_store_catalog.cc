@@ -47,18 +47,27 @@ std::vector<std::optional<ChunkInfo>> ChunkStore::StatAll(NamespaceFilter filter
   return infos;
 }
 
-std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys) {
-  std::vector<bool> stored(keys.size());
-  if (!lower_.durable()) {
-    const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, keys);
-    for (size_t i = 0; i < keys.size(); ++i) stored[i] = infos[i].has_value();
-    return stored;
-  }
-  for (size_t i = 0; i < keys.size(); ++i) {
+std::vector<bool> ChunkStore::AreDurable(NamespaceFilter filter, absl::Span<const ChunkKey> keys) {
+  std::vector<bool> durable(keys.size());
+  for (size_t i = 0; i < keys.size() && lower_.durable(); ++i) {
     lower_.ForgetIfGone(keys[i]);
-    stored[i] = lower_.WaitUntilDurable(keys[i], absl::InfinitePast()).ok() && Stat(filter, keys[i]).ok();
+    durable[i] = lower_.WaitUntilDurable(keys[i], absl::InfinitePast()).ok() && Stat(filter, keys[i]).ok();
   }
+  return durable;
+}
+
+std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys) {
+  if (lower_.durable()) return AreDurable(filter, keys);
+  std::vector<bool> stored(keys.size());
+  const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, keys);
+  for (size_t i = 0; i < keys.size(); ++i) stored[i] = infos[i].has_value();
   return stored;
+}
+
+int64_t ChunkStore::RoomOf(const std::string& tenant_namespace) const {
+  if (const std::optional<int64_t> below = lower_.RoomOf(tenant_namespace); below.has_value()) return *below;
+  absl::MutexLock lock(&mutex_);
+  return index_.RoomOf(tenant_namespace);
 }
 
 absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_view page_token,

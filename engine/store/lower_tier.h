@@ -129,6 +129,11 @@ class LowerTier {
   /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& /*bytes*/) {}
 
+  /// As ChunkCatalog::RoomOf, of this tier; none where it does not count namespaces.
+  virtual std::optional<int64_t> RoomOf(const std::string& /*tenant_namespace*/) const {
+    return std::nullopt;
+  }
+
   /// Its figures, for metrics and clients.
   virtual TierStats Report() const = 0;
 

@@ -346,4 +346,11 @@ void LowerTiers::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
   for (const Level& level : levels_) level.tier->LimitNamespaces(bytes);
 }
 
+std::optional<int64_t> LowerTiers::RoomOf(const std::string& tenant_namespace) const {
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) return level.tier->RoomOf(tenant_namespace);
+  }
+  return std::nullopt;
+}
+
 }  // namespace kvblend::store

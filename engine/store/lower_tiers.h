@@ -115,6 +115,8 @@ class LowerTiers {
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
   /// In the tiers that count namespaces.
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes);
+  /// In the tier that outlives the process; none: there is no such tier.
+  std::optional<int64_t> RoomOf(const std::string& tenant_namespace) const;
 
  private:
   struct Level {

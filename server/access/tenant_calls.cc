@@ -103,6 +103,7 @@ void LeaveOutOthers(v1::GetInfoResponse& info) {
   v1::StoreInfo store;
   store.set_budget_bytes(info.store().budget_bytes());
   store.set_pinned_byte_limit(info.store().pinned_byte_limit());
+  store.set_namespace_byte_limit(info.store().namespace_byte_limit());
   *info.mutable_store() = store;
   v1::Load load;
   load.set_pages_total(info.load().pages_total());
@@ -220,7 +221,7 @@ class TenantCalls : public Calls {
     return AskAtLength(&Calls::Pin, std::move(request));
   }
   absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
-    absl::StatusOr<v1::GetInfoResponse> info = calls_.GetInfo(std::move(request));
+    absl::StatusOr<v1::GetInfoResponse> info = Ask(&Calls::GetInfo, std::move(request));
     if (info.ok() && !tenant_.admin) LeaveOutOthers(*info);
     return info;
   }

@@ -161,8 +161,10 @@ absl::StatusOr<v1::StatChunksResponse> EngineCalls::Stat(v1::StatChunksRequest r
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChunkKey> keys, ParseKeys(request.keys()));
   v1::StatChunksResponse response;
   const std::vector<std::optional<ChunkInfo>> infos = engine->chunks().StatAll(request.namespace_(), keys);
+  const std::vector<bool> wanted = request.durable() ? engine->chunks().AreDurable(request.namespace_(), keys)
+                                                     : std::vector<bool>(keys.size(), true);
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (infos[i].has_value()) {
+    if (infos[i].has_value() && wanted[i]) {
       *response.add_chunks() = ToProto(*infos[i]);
     } else {
       response.add_missing_keys(keys[i].ToHex());
@@ -228,9 +230,11 @@ absl::StatusOr<v1::PinChunksResponse> EngineCalls::Pin(v1::PinChunksRequest requ
   return response;
 }
 
-absl::StatusOr<v1::GetInfoResponse> EngineCalls::GetInfo(v1::GetInfoRequest) {
+absl::StatusOr<v1::GetInfoResponse> EngineCalls::GetInfo(v1::GetInfoRequest request) {
   KVBLEND_ASSIGN_OR_RETURN(Engine * engine, engine_slot_.Get());
+  KVBLEND_RETURN_IF_ERROR(CheckNamespace("namespace", request.namespace_()));
   v1::GetInfoResponse info = ToProto(engine->info(), engine->Stats(), serving_info_.engine_options);
+  info.mutable_store()->set_namespace_byte_limit(engine->chunks().RoomOf(request.namespace_()));
   info.mutable_limits()->set_max_message_bytes(serving_info_.max_message_bytes);
   info.set_uptime_seconds(absl::ToDoubleSeconds(SteadyNow() - started_));
   return info;

@@ -29,6 +29,12 @@ absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path) {
   return text;
 }
 
+absl::StatusOr<std::string> ReadFlagText(const std::string& path) {
+  KVBLEND_ASSIGN_OR_RETURN(std::string text, ReadTextOrStdin(path));
+  if (text.ends_with('\n')) text.erase(text.size() - (text.ends_with("\r\n") ? 2 : 1));
+  return text;
+}
+
 size_t ByteOrderMarkSize(std::string_view text) { return text.starts_with("\xEF\xBB\xBF") ? 3 : 0; }
 
 absl::Status CheckUtf8Of(absl::string_view what, std::string_view text) {

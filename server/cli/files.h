@@ -20,6 +20,12 @@ absl::StatusOr<std::string> ReadFileOrStdin(const std::string& path);
 /// not UTF-8.
 absl::StatusOr<std::string> ReadTextOrStdin(const std::string& path);
 
+/// The same of a text that a flag names as a file, as --system-file: one newline at its end, which editors
+/// write, is no part of it. Files of chunks are not such texts: all that is in them is the chunk.
+absl::StatusOr<std::string> ReadFlagText(const std::string& path);
+/// What the help of such flags ends with.
+inline constexpr char kFlagTextHelp[] = "one newline at its end is no part of it";
+
 /// How many bytes before a file's text are a byte order mark, as editors on Windows write it: 3 or 0.
 size_t ByteOrderMarkSize(std::string_view text);
 

@@ -1,5 +1,6 @@
 #include "server/grpc/grpc_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -72,6 +73,19 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const Grpc
   return grpc::SslCredentials(tls);
 }
 
+/// With when to try again, where the server has said so.
+absl::Status WithRetryHint(absl::Status status, const grpc::ClientContext& context) {
+  if (status.ok()) return status;
+  const auto& trailers = context.GetServerTrailingMetadata();
+  const auto hint = trailers.find("retry-after-ms");
+  int64_t milliseconds = 0;
+  if (hint == trailers.end() ||
+      !absl::SimpleAtoi(absl::string_view(hint->second.data(), hint->second.size()), &milliseconds)) {
+    return status;
+  }
+  return WithRetryDelay(std::move(status), absl::Milliseconds(milliseconds));
+}
+
 /// One stream: reads until the end and keeps itself alive until then.
 template <typename Request, typename Event>
 class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle {
@@ -101,15 +115,7 @@ class StreamReader : public grpc::ClientReadReactor<Event>, public RequestHandle
   }
   void OnDone(const grpc::Status& status) override {
     const std::shared_ptr<StreamReader> self = std::move(self_);
-    absl::Status explained = Explain(address_, status);
-    const auto& trailers = context_.GetServerTrailingMetadata();
-    int64_t milliseconds = 0;
-    if (const auto hint = trailers.find("retry-after-ms");
-        !status.ok() && hint != trailers.end() &&
-        absl::SimpleAtoi(absl::string_view(hint->second.data(), hint->second.size()), &milliseconds)) {
-      explained = WithRetryDelay(std::move(explained), absl::Milliseconds(milliseconds));
-    }
-    sink_->OnDone(explained);
+    sink_->OnDone(WithRetryHint(Explain(address_, status), context_));
   }
 
  private:
@@ -146,8 +152,8 @@ class GrpcCalls : public Calls {
   }
 
   absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
-                                                  const CallerContext&) override {
-    return Unary("Split", *chunks_, &v1::Chunks::Stub::Split, request);
+                                                  const CallerContext& caller) override {
+    return Unary("Split", *chunks_, &v1::Chunks::Stub::Split, request, caller.deadline);
   }
   absl::StatusOr<v1::PrefetchChunksResponse> Prefetch(v1::PrefetchChunksRequest request) override {
     return Unary("Prefetch", *chunks_, &v1::Chunks::Stub::Prefetch, request);
@@ -188,7 +194,7 @@ class GrpcCalls : public Calls {
       done.Notify();
     });
     done.WaitForNotification();
-    KVBLEND_RETURN_IF_ERROR(ExplainUnary("Check", result));
+    KVBLEND_RETURN_IF_ERROR(ExplainUnary("Check", result, unary_timeout_));
     if (response.value() == kServing) return absl::OkStatus();
     return absl::UnavailableError(
         absl::StrCat("server ", address_, " is not serving: starting or shutting down"));
@@ -210,23 +216,26 @@ class GrpcCalls : public Calls {
                        caller.deadline, start);
   }
 
-  absl::Status ExplainUnary(const char* name, const grpc::Status& status) const {
+  absl::Status ExplainUnary(const char* name, const grpc::Status& status, absl::Duration patience) const {
     const absl::Status explained = Explain(address_, status);
     if (!absl::IsDeadlineExceeded(explained)) return explained;
     return absl::DeadlineExceededError(absl::StrCat("server ", address_, " has not answered ", name,
-                                                    " within ", absl::FormatDuration(unary_timeout_), ": ",
+                                                    " within ", absl::FormatDuration(patience), ": ",
                                                     explained.message()));
   }
 
   template <typename Stub, typename Request, typename Response>
   absl::StatusOr<Response> Unary(const char* name, Stub& stub,
                                  grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*),
-                                 const Request& request) {
+                                 const Request& request, absl::Time deadline = absl::InfiniteFuture()) {
     grpc::ClientContext context;
-    SetDeadline(absl::Now() + unary_timeout_, context);
+    const absl::Time now = absl::Now();
+    const absl::Duration patience = std::clamp(deadline - now, absl::ZeroDuration(), unary_timeout_);
+    SetDeadline(now + patience, context);
     ShowKey(api_key_, context);
     Response response;
-    KVBLEND_RETURN_IF_ERROR(ExplainUnary(name, (stub.*call)(&context, request, &response)));
+    const grpc::Status status = (stub.*call)(&context, request, &response);
+    KVBLEND_RETURN_IF_ERROR(WithRetryHint(ExplainUnary(name, status, patience), context));
     return response;
   }
 

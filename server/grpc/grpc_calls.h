@@ -21,8 +21,8 @@ struct GrpcTarget {
 };
 
 /// Connects at the first call. CallerContext::client is not used: the server tells clients apart by itself.
-/// The calls' errors carry the server's code and message, those of streams also when to try again, where the
-/// server says so (base/retry_delay.h); kUnavailable, naming the address, when it can't be reached.
+/// The calls' errors carry the server's code and message, and when to try again, where the server says so
+/// (base/retry_delay.h); kUnavailable, naming the address, when it can't be reached.
 /// kDeadlineExceeded for a call that is no stream names it as well, the call and the time. kInvalidArgument
 /// for a file that can't be read, by its flag, and for a key that no header can carry, which it leaves out.
 absl::StatusOr<std::shared_ptr<Calls>> MakeGrpcCalls(const GrpcTarget& target);

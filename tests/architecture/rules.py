@@ -85,7 +85,7 @@ ALLOWED = {
     "server/cli": {"engine/api", "engine/text", "server/calls", "server/config", "server/convert", "server/files", "server/grpc"},
     "server/cli/bench": {"engine/api", "server/cli", "server/convert", "server/files"},
     "server/cli/load": {"engine/schedule", "server/calls", "server/cli", "server/cli/bench"},
-    "server/cli/precompute": {"engine/text", "server/calls", "server/cli", "server/files"},
+    "server/cli/precompute": {"engine/kv", "engine/text", "server/calls", "server/cli", "server/files"},
     "server/cli/commands": {
         "engine/api", "engine/store/disk", "engine/text", "server/access", "server/cli", "server/cli/bench", "server/cli/load",
         "server/cli/precompute", "server/config", "server/convert", "server/files", "server/trace", "server/ui",

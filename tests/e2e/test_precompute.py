@@ -177,3 +177,62 @@ def test_store_beside_a_server_and_after_it(v1, start_server, tmp_path):
     assert "removed       2 entries" in kvblend("store", "gc", tmp_path, "--model", fingerprint, "--quarantine").stdout
     server = start_server(*FLAGS, "--chunk-disk-path", str(tmp_path))
     assert list(server.chunks.Stat(v1.StatChunksRequest(keys=keys)).missing_keys) == keys[1:]
+
+
+def make_tenants(path, **flags):
+    """A file of keys for tenants with these flags of `kvblend key new`; name -> environment with the key."""
+    made = {name: kvblend("key", "new", "--tenant", name, *more).stdout.split(maxsplit=1) for name, more in flags.items()}
+    path.write_text("".join(f"{line.strip()}\n" for _, line in made.values()))
+    return {name: ENVIRONMENT | {"KVBLEND_API_KEY": key} for name, (key, _) in made.items()}
+
+
+def as_tenant(environment, *arguments, code=0):
+    done = subprocess.run([str(BIN_DIR / "kvblend"), *map(str, arguments)], env=environment, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def test_a_tenants_limits_slow_it_down_and_do_not_end_it(start_server, tmp_path):
+    keys = make_tenants(tmp_path / "keys.jsonl", few=("--requests-per-minute", "30"), single=("--concurrent-requests", "1"))
+    server = start_server(*FLAGS, "--api-keys", tmp_path / "keys.jsonl")
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for i in range(33):
+        (folder / f"{i}.txt").write_text(f"Document number {i}.\n")
+    for name in ("few", "single"):
+        command = ("precompute", folder, "--server", f"127.0.0.1:{server.grpc_port}", "--in-flight", "4", "--json")
+        summary = json.loads(as_tenant(keys[name], *command).stdout)
+        assert summary["complete"] and summary["computed_chunks"] == summary["documents"] == 33, (name, summary)
+
+
+def test_what_does_not_fit_into_a_tenants_room_is_said_before_and_after(start_server, corpus, tmp_path):
+    keys = make_tenants(tmp_path / "keys.jsonl", small=("--store-bytes", "5000000"))
+    server = start_server(*FLAGS, "--api-keys", tmp_path / "keys.jsonl", "--chunk-disk-path", tmp_path / "store")
+    output = tmp_path / "chunks.jsonl"
+    command = ("precompute", corpus, "--server", f"127.0.0.1:{server.grpc_port}", *SIZES, "--json", "--output", output)
+    dry = as_tenant(keys["small"], *command, "--dry-run")
+    assert json.loads(dry.stdout)["store_bytes_limit"] == 5_000_000
+    assert "the room in the store is smaller than the corpus" in dry.stderr
+    output.unlink()
+    done = as_tenant(keys["small"], *command, code=4)
+    summary = json.loads(done.stdout)
+    assert not summary["complete"] and not output.exists()
+    assert "of the 4.8 MiB that the namespace may take" in done.stderr, done.stderr
+    stored = summary["chunks"] - summary["missing_at_end"] - summary["not_durable"]
+    assert 0 < stored < summary["chunks"] == summary["computed_chunks"]
+    on_disk = [path for path in (tmp_path / "store").rglob("*.kvb1")]
+    assert stored in (len(on_disk), len(on_disk) - 1)  # the anchor may be there too
+
+
+def test_two_commands_do_not_write_one_file(server, corpus, tmp_path):
+    output = tmp_path / "chunks.jsonl"
+    command = [str(BIN_DIR / "kvblend"), "precompute", str(corpus), "--server", f"127.0.0.1:{server.grpc_port}", *SIZES,
+               "--namespace", "twice", "--output", str(output)]
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) for _ in range(2)]
+    errors = [process.communicate(timeout=120)[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert 0 in codes, errors
+    for code, error in zip(codes, errors):
+        assert code == 0 or (code == 4 and "another process is writing" in error), (code, error)
+    assert len({chunk["key"] for chunk in chunks_of(output)}) == len(chunks_of(output)) > 20

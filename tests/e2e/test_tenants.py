@@ -88,7 +88,7 @@ def grpc_calls(v1, keys, namespace):
         ("chunks", "List"): v1.ListChunksRequest(namespace=namespace),
         ("chunks", "Delete"): v1.DeleteChunksRequest(**about),
         ("chunks", "Pin"): v1.PinChunksRequest(**about),
-        ("admin", "GetInfo"): v1.GetInfoRequest(),
+        ("admin", "GetInfo"): v1.GetInfoRequest(namespace=namespace),
         ("admin", "UpdateCorrection"): v1.UpdateCorrectionRequest(),
     }
 
@@ -183,7 +183,8 @@ def test_no_http_call_reaches_anothers_chunks(v1, tenants):
         if name == "info":  # what the server is made for
             assert answer["totals_left_out"] and "correction" not in answer
             assert {field for field, value in answer["load"].items() if float(value)} == {"pages_total"}
-            assert {field for field, value in answer["store"].items() if float(value)} == {"budget_bytes", "pinned_byte_limit"}
+            assert {field for field, value in answer["store"].items() if float(value)} == {
+                "budget_bytes", "namespace_byte_limit", "pinned_byte_limit"}
         if name == "listChunks":  # of its own
             assert not any(key in text for key in before)
         elif name != "openapi":

@@ -164,6 +164,10 @@ class DiskIndex {
   /// Gives up entries of at least so many bytes together; none when that can't be.
   std::vector<Victim> EvictAtLeast(int64_t bytes);
 
+  /// What entries of the namespace may take.
+  int64_t QuotaOf(const std::string& tenant_namespace) const {
+    return limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.quota_bytes);
+  }
   int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t bytes() const { return bytes_; }
   int64_t reserved_bytes() const { return reserved_bytes_ - held_bytes_; }

@@ -105,6 +105,7 @@ class DiskTier final : public LowerTier {
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
+  std::optional<int64_t> RoomOf(const std::string& tenant_namespace) const override;
 
   void SetEvictionListener(EvictionListener listener) override { eviction_listener_ = std::move(listener); }
 

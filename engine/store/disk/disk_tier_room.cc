@@ -175,6 +175,15 @@ void DiskTier::LimitNamespaces(const std::map<std::string, int64_t>& bytes) {
   Delete(victims);
 }
 
+std::optional<int64_t> DiskTier::RoomOf(const std::string& tenant_namespace) const {
+  const absl::StatusOr<Space> space = fs_.SpaceOf(options_.path);
+  absl::MutexLock lock(&mutex_);
+  const int64_t quota = index_.QuotaOf(tenant_namespace);
+  if (!space.ok()) return quota;
+  // What other entries take can be given up for this namespace's.
+  return std::clamp<int64_t>(index_.bytes() + space->available_bytes - options_.min_free_bytes, 0, quota);
+}
+
 void DiskTier::LeaveAlone(Index::Slot slot) {
   const ChunkInfo info = index_.InfoOf(slot);
   index_.Erase(slot);

@@ -27,6 +27,7 @@ absl::Status ReadJsonLines(const std::string& path, std::vector<std::string>& ch
       return absl::InvalidArgumentError(
           absl::StrCat(path, " line ", number, " must be a JSON string or an object with a string \"text\""));
     }
+    chunks.back().erase(0, ByteOrderMarkSize(chunks.back()));
     if (chunks.back().empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, " line ", number, " has an empty text; allowed: the text of a chunk"));

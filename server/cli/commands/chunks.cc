@@ -21,10 +21,14 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr char kChunksExamples[] = R"(Examples:
+constexpr char kChunksExamples[] =
+    R"(A chunk's label is that of the put that stored it first: putting it again changes nothing, so a label tells where
+a chunk came from, and not who needs it still.
+
+Examples:
   kvblend chunks put --system "Answer briefly." docs/*.txt
   kvblend chunks list
-  kvblend chunks list --json | jq -r 'select(.label == "old").key' | kvblend chunks rm -
+  kvblend chunks list --json | jq -r 'select(.last_used_unix_seconds < now - 30*86400).key' | kvblend chunks rm -
   kvblend chunks pin 9f0c...e1
 )";
 

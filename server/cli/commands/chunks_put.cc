@@ -26,8 +26,10 @@ Examples:
 constexpr size_t kChunksPerCall = 64;
 constexpr size_t kBytesPerCall = size_t{1} << 20;
 
-constexpr FieldFlag kPutFlags[] = {{"--label", "label", "Free text shown by list", "TEXT"},
-                                   {"--pin", "pin", "Never evict these chunks", ""}};
+constexpr FieldFlag kPutFlags[] = {
+    {"--label", "label", "Free text shown by list; of a chunk that is there already, the first one stays",
+     "TEXT"},
+    {"--pin", "pin", "Never evict these chunks", ""}};
 
 struct PutFlags {
   Connection connection;
@@ -37,11 +39,49 @@ struct PutFlags {
   bool json = false;
 };
 
+/// Which of the chunks that were there already have another label than the one that was given. A label stays
+/// as the first put has set it.
+class LabelCheck {
+ public:
+  LabelCheck(Client& client, const v1::PutChunksRequest& request) : client_(client), label_(request.label()) {
+    stat_.set_namespace_(request.namespace_());
+  }
+
+  void AddPresent(const std::string& key) {
+    if (!label_.empty()) stat_.add_keys(key);
+  }
+  /// Asks for those that were added since. That the answer fails is no error of the put.
+  void EndBatch() {
+    if (stat_.keys().empty()) return;
+    const absl::StatusOr<v1::StatChunksResponse> known = client_.calls().Stat(stat_);
+    stat_.clear_keys();
+    if (!known.ok()) return;
+    for (const v1::ChunkInfo& chunk : known->chunks()) {
+      if (chunk.label() == label_) continue;
+      if (num_others_++ == 0) first_ = chunk;
+    }
+  }
+  int64_t num_others() const { return num_others_; }
+  std::string Describe() const {
+    return absl::StrCat(Counted(num_others_, "chunk"), num_others_ == 1 ? " was" : " were",
+                        " there already with another label, which stays: ", first_.key(), " has \"",
+                        OnOneLine(first_.label()), "\"");
+  }
+
+ private:
+  Client& client_;
+  const std::string label_;
+  v1::StatChunksRequest stat_;
+  int64_t num_others_ = 0;
+  v1::ChunkInfo first_;
+};
+
 absl::Status Run(const PutFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(std::vector<std::string> chunks, ReadChunkTexts(flags.texts));
   v1::PutChunksRequest request;
   KVBLEND_RETURN_IF_ERROR(flags.fields.Apply(request));
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
+  LabelCheck labels(client, request);
   Terminal& terminal = context.terminal;
   ProgressBar bar(terminal, "Precomputing");
   const auto total = static_cast<int32_t>(chunks.size());
@@ -54,6 +94,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
     ++done;
     tokens += progress.num_tokens();
     present += progress.already_present() ? 1 : 0;
+    if (progress.already_present()) labels.AddPresent(progress.key());
     compute_seconds += progress.compute_seconds();
     bar.Clear();
     if (flags.json) {
@@ -83,6 +124,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
       report(progress);
     });
     status = flags.caller.Explain(status);
+    labels.EndBatch();
     request.clear_chunks();
     batch_bytes = 0;
   }
@@ -91,6 +133,7 @@ absl::Status Run(const PutFlags& flags, CommandContext& context) {
   terminal.PrintNote(absl::StrFormat("%d of %d chunks, %d tokens: %d computed in %s, %d were there already",
                                      done, total, tokens, done - present, HumanSeconds(compute_seconds),
                                      present));
+  if (labels.num_others() > 0) terminal.PrintWarning(labels.Describe());
   return status;
 }
 

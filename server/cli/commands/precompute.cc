@@ -16,11 +16,13 @@
 #include "server/cli/command.h"
 #include "server/cli/files.h"
 #include "server/cli/flags.h"
+#include "server/cli/precompute/call_gate.h"
 #include "server/cli/precompute/chunk_file.h"
 #include "server/cli/precompute/corpus_progress.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/cli/precompute/document_split.h"
 #include "server/cli/precompute/put_queue.h"
+#include "server/cli/precompute/stored_check.h"
 #include "server/cli/tier_stats.h"
 #include "server/config/value_checks.h"
 
@@ -106,18 +108,21 @@ class Precompute {
     }
     KVBLEND_ASSIGN_OR_RETURN(Client client, context_.Connect(flags_.connection));
     client_.emplace(std::move(client));
-    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse before, client_->calls().GetInfo({}));
+    gate_.emplace(context_.cancellation, CallGate::Options{.deadline = flags_.caller.deadline()});
+    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse before, GetInfo());
     if (!flags_.output.empty()) {
       KVBLEND_ASSIGN_OR_RETURN(output_, ChunkFile::Create(flags_.output, context_.terminal.out));
     }
     progress_.emplace(context_.terminal, corpus.total_bytes());
     for (const absl::Status& bad : bad_before_start_) progress_->Warn(std::string(bad.message()));
     progress_->Update([&](CorpusCounts& counts) { counts.bad_inputs = num_bad_; });
-    absl::Status status = PutAll(corpus);
-    if (status.ok() && output_ != nullptr) status = output_->Finish();
+    absl::Status status = flags_.caller.Explain(PutAll(corpus));
     const CorpusCounts counts = progress_->counts();
     const double seconds = progress_->seconds();
     progress_.reset();
+    if (status.ok() && !flags_.dry_run)
+      status = LookAtEnd(counts, FindTier(before, v1::TIER_DISK) != nullptr);
+    if (status.ok() && output_ != nullptr) status = output_->Finish();
     if (status.ok() && corpus.num_ignored_files() > 0) {
       context_.terminal.PrintNote(
           absl::StrCat(Counted(corpus.num_ignored_files(), "file"), " in the folders ",
@@ -126,8 +131,7 @@ class Precompute {
     if (flags_.dry_run) {
       if (status.ok()) status = PrintEstimate(counts, before);
     } else {
-      Summarize(counts, seconds, status);
-      if (status.ok()) status = CheckStored(counts, before);
+      Summarize(counts, seconds, before.store().namespace_byte_limit(), status);
     }
     KVBLEND_RETURN_IF_ERROR(status);
     if (counts.bad_inputs == 0) return absl::OkStatus();
@@ -140,10 +144,10 @@ class Precompute {
   absl::Status MakeRequests() {
     KVBLEND_RETURN_IF_ERROR(flags_.put_fields.Apply(put_));
     if (!flags_.system_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadTextOrStdin(flags_.system_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_system_text(), ReadFlagText(flags_.system_file));
     }
     if (!flags_.lead_in_file.empty()) {
-      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadTextOrStdin(flags_.lead_in_file));
+      KVBLEND_ASSIGN_OR_RETURN(*put_.mutable_lead_in(), ReadFlagText(flags_.lead_in_file));
     }
     split_.set_namespace_(put_.namespace_());
     split_.set_system_text(put_.system_text());
@@ -168,14 +172,17 @@ class Precompute {
     return absl::OkStatus();
   }
 
+  absl::StatusOr<v1::GetInfoResponse> GetInfo() {
+    v1::GetInfoRequest request;
+    request.set_namespace_(put_.namespace_());
+    return gate_->Ask<v1::GetInfoResponse>([&] { return client_->calls().GetInfo(request); });
+  }
+
   absl::Status PutAll(CorpusReader& corpus) {
     std::optional<PutQueue> queue;
     if (!flags_.dry_run) {
-      PutQueue::Options options;
-      options.request = put_;
-      options.deadline = flags_.caller.deadline();
-      options.max_in_flight = flags_.in_flight;
-      queue.emplace(*client_, context_.cancellation, std::move(options),
+      queue.emplace(*client_, context_.cancellation, *gate_,
+                    PutQueue::Options{.request = put_, .max_in_flight = flags_.in_flight},
                     [this](const v1::PutChunkProgress& progress, const ChunkToPut& chunk) {
                       OnStored(progress, chunk);
                     });
@@ -184,18 +191,25 @@ class Precompute {
       if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
       KVBLEND_ASSIGN_OR_RETURN(const std::optional<Document> document, corpus.Next());
       if (!document.has_value()) break;
-      KVBLEND_RETURN_IF_ERROR(Split(*document, queue.has_value() ? &*queue : nullptr));
+      if (absl::Status status = Split(*document, queue.has_value() ? &*queue : nullptr); !status.ok()) {
+        // What has failed in the queue stopped the splitting as well.
+        if (queue.has_value() && !queue->status().ok()) return queue->status();
+        return status;
+      }
       progress_->Update([](CorpusCounts& counts) { ++counts.documents; });
     }
-    return queue.has_value() ? flags_.caller.Explain(queue->Finish()) : absl::OkStatus();
+    return queue.has_value() ? queue->Finish() : absl::OkStatus();
   }
 
   absl::Status Split(const Document& document, PutQueue* queue) {
     const double input_per_text =
         static_cast<double>(document.input_bytes) / static_cast<double>(document.text.size());
+    const SplitCall split = [this](const v1::SplitDocumentRequest& request) {
+      return gate_->Ask<v1::SplitDocumentResponse>(
+          [&] { return client_->calls().Split(request, {.client = "", .deadline = gate_->deadline()}); });
+    };
     return SplitInPieces(
-        client_->calls(), split_, document.text,
-        [&](const v1::DocumentChunk& chunk, int64_t own_bytes) -> absl::Status {
+        split, split_, document.text, [&](const v1::DocumentChunk& chunk, int64_t own_bytes) -> absl::Status {
           if (context_.cancellation.requested()) return absl::CancelledError("interrupted");
           ChunkToPut put{
               .text = document.text.substr(static_cast<size_t>(chunk.begin_byte()),
@@ -205,8 +219,7 @@ class Precompute {
               .input_bytes = static_cast<int64_t>(static_cast<double>(own_bytes) * input_per_text)};
           if (output_ != nullptr) KVBLEND_RETURN_IF_ERROR(output_->Write(document, chunk, put.text));
           // Pinning is for the engine to do, whether it has the chunk or not.
-          if (queue != nullptr && (!chunk.stored() || put_.pin()))
-            return flags_.caller.Explain(queue->Add(std::move(put)));
+          if (queue != nullptr && (!chunk.stored() || put_.pin())) return queue->Add(std::move(put));
           OnSeen(chunk, put);
           return absl::OkStatus();
         });
@@ -216,7 +229,7 @@ class Precompute {
   void OnSeen(const v1::DocumentChunk& chunk, const ChunkToPut& put) {
     progress_->Update([&](CorpusCounts& counts) {
       // A dry run computes nothing, so that the store has not heard of what came before.
-      const bool repeated = seen_keys_.contains(KeyHash(chunk.key()));
+      const bool repeated = seen_keys_.contains(chunk.key());
       if (chunk.stored() && !repeated && known_keys_.size() < kMaxKnownKeys) {
         known_keys_.push_back(chunk.key());
       }
@@ -228,16 +241,13 @@ class Precompute {
     progress_->Update([&](CorpusCounts& counts) {
       Add(progress.key(), chunk, progress.num_tokens(), progress.already_present(), counts);
       counts.compute_seconds += progress.compute_seconds();
-      counts.undurable_chunks += progress.durable() ? 0 : 1;
     });
   }
-
-  static size_t KeyHash(const std::string& key) { return std::hash<std::string>()(key); }
 
   /// Called within progress_->Update, which lets one thread in at a time.
   void Add(const std::string& key, const ChunkToPut& chunk, int32_t num_tokens, bool was_there,
            CorpusCounts& counts) {
-    if (seen_keys_.insert(KeyHash(key)).second) {
+    if (seen_keys_.insert(key).second) {
       ++counts.chunks;
       counts.tokens += num_tokens;
       counts.stored_bytes += chunk.stored_bytes;
@@ -248,7 +258,7 @@ class Precompute {
     counts.computed_tokens += was_there ? 0 : num_tokens;
   }
 
-  void Summarize(const CorpusCounts& counts, double seconds, const absl::Status& status) {
+  void Summarize(const CorpusCounts& counts, double seconds, int64_t room, const absl::Status& status) {
     const double rate = seconds > 0 ? static_cast<double>(counts.computed_tokens) / seconds : 0;
     if (flags_.json) {
       context_.terminal.PrintJson({{"documents", counts.documents},
@@ -260,6 +270,9 @@ class Precompute {
                                    {"computed_tokens", counts.computed_tokens},
                                    {"compute_seconds", counts.compute_seconds},
                                    {"seconds", seconds},
+                                   {"store_bytes_limit", room},
+                                   {"missing_at_end", at_end_ ? OrderedJson(at_end_->missing) : nullptr},
+                                   {"not_durable", at_end_ ? OrderedJson(at_end_->not_durable) : nullptr},
                                    {"complete", status.ok()}});
       return;
     }
@@ -273,24 +286,14 @@ class Precompute {
     }
   }
 
-  /// Warns of chunks that were evicted, and fails for those that should be on disk and are not.
-  absl::Status CheckStored(const CorpusCounts& counts, const v1::GetInfoResponse& before) {
-    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse after, client_->calls().GetInfo({}));
-    const v1::TierInfo* disk_before = FindTier(before, v1::TIER_DISK);
-    const v1::TierInfo* disk = FindTier(after, v1::TIER_DISK);
-    const bool on_disk = disk_before != nullptr && disk != nullptr;
-    const int64_t evicted = on_disk ? TierStat(*disk, "evictions") - TierStat(*disk_before, "evictions")
-                                    : after.store().evictions() - before.store().evictions();
-    if (evicted > 0) {
-      context_.terminal.PrintWarning(
-          absl::StrCat(Counted(evicted, "chunk"), evicted == 1 ? " was" : " were",
-                       " evicted meanwhile to make room: the store is smaller than the corpus"));
-    }
-    if (!on_disk || counts.undurable_chunks == 0) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat(Counted(counts.undurable_chunks, "chunk"),
-                     counts.undurable_chunks == 1 ? " was computed but is" : " were computed but are",
-                     " not on disk: it is full or failing"));
+  /// Fails for chunks that are not where they should be. Only those of the corpus are asked for: others come
+  /// and go as other clients want it.
+  absl::Status LookAtEnd(const CorpusCounts& counts, bool has_disk) {
+    KVBLEND_ASSIGN_OR_RETURN(at_end_,
+                             CheckStored(client_->calls(), *gate_, put_.namespace_(), seen_keys_, has_disk));
+    if (at_end_->total() == 0) return absl::OkStatus();
+    KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse after, GetInfo());
+    return Explain(*at_end_, counts.chunks, counts.stored_bytes, after);
   }
 
   /// Tokens per second of the chunks that were computed before, as far as the store knows; 0: none.
@@ -299,7 +302,9 @@ class Precompute {
     v1::StatChunksRequest request;
     request.set_namespace_(put_.namespace_());
     request.mutable_keys()->Assign(known_keys_.begin(), known_keys_.end());
-    KVBLEND_ASSIGN_OR_RETURN(const v1::StatChunksResponse known, client_->calls().Stat(request));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::StatChunksResponse known, gate_->Ask<v1::StatChunksResponse>([&] {
+      return client_->calls().Stat(request);
+    }));
     double tokens = 0;
     double seconds = 0;
     for (const v1::ChunkInfo& chunk : known.chunks()) {
@@ -312,8 +317,11 @@ class Precompute {
 
   absl::Status PrintEstimate(const CorpusCounts& counts, const v1::GetInfoResponse& info) {
     KVBLEND_ASSIGN_OR_RETURN(const double rate, KnownRate());
-    const v1::TierInfo* disk = FindTier(info, v1::TIER_DISK);
-    const int64_t room = disk != nullptr ? TierStat(*disk, "quota_bytes") : info.store().budget_bytes();
+    const int64_t room = info.store().namespace_byte_limit();
+    if (counts.stored_bytes > room) {
+      context_.terminal.PrintWarning(
+          "the room in the store is smaller than the corpus: chunks will be evicted");
+    }
     if (flags_.json) {
       OrderedJson estimate = {{"documents", counts.documents},
                               {"bad_inputs", counts.bad_inputs},
@@ -340,9 +348,6 @@ class Precompute {
                           << absl::StreamFormat("in the store   %s of the %s that it may take\n",
                                                 HumanBytes(counts.stored_bytes), HumanBytes(room))
                           << absl::StreamFormat("time           %s\n", time) << std::flush;
-    if (counts.stored_bytes > room) {
-      context_.terminal.PrintWarning("the store is smaller than the corpus: chunks will be evicted");
-    }
     return absl::OkStatus();
   }
 
@@ -350,6 +355,7 @@ class Precompute {
 
   const PrecomputeFlags& flags_;
   CommandContext& context_;
+  std::optional<CallGate> gate_;
   std::optional<Client> client_;
   v1::PutChunksRequest put_;        // without chunks
   v1::SplitDocumentRequest split_;  // without text
@@ -357,8 +363,9 @@ class Precompute {
   std::optional<CorpusProgress> progress_;
   std::vector<absl::Status> bad_before_start_;  // folders that cannot be looked into
   int64_t num_bad_ = 0;
-  std::vector<std::string> known_keys_;   // some of those that are stored
-  std::unordered_set<size_t> seen_keys_;  // as hashes: a corpus has many; used within updates of progress_
+  std::vector<std::string> known_keys_;        // some of those that are stored
+  std::unordered_set<std::string> seen_keys_;  // used within updates of progress_, and after it
+  std::optional<StoredCheck> at_end_;
 };
 
 absl::Status Run(const PrecomputeFlags& flags, CommandContext& context) {
@@ -376,7 +383,8 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
   AddConnectionFlags(command, InProcess::kAllowed, flags.connection);
   const google::protobuf::Descriptor& put = *v1::PutChunksRequest::descriptor();
   AddCallerFlags(command, put, flags.put_fields, flags.caller);
-  command.add_option("paths", flags.paths, "Files, and folders with everything in them")->required();
+  command.add_option("paths", flags.paths, "Files, and folders with everything in them; links are followed")
+      ->required();
   flags.split_fields.Add(command, *v1::SplitDocumentRequest::descriptor(), "Options", kSplitFlags);
   command.add_option("--jsonl-field", flags.text_field, "Field of a JSON line that has the text")
       ->capture_default_str()
@@ -386,11 +394,15 @@ void AddPrecomputeCommand(CLI::App& root, CommandContext& context) {
       ->type_name("NAME");
   AddAnchorFlags(command, put, flags.put_fields);
   CLI::Option* isolated = command.get_option("--isolated");
-  command.add_option("--system-file", flags.system_file, "The system text from a file")
+  command
+      .add_option("--system-file", flags.system_file,
+                  absl::StrCat("The system text from a file; ", kFlagTextHelp))
       ->type_name("FILE")
       ->excludes("--system")
       ->excludes(isolated);
-  command.add_option("--lead-in-file", flags.lead_in_file, "The text before the chunks from a file")
+  command
+      .add_option("--lead-in-file", flags.lead_in_file,
+                  absl::StrCat("The text before the chunks from a file; ", kFlagTextHelp))
       ->type_name("FILE")
       ->excludes("--lead-in")
       ->excludes(isolated);

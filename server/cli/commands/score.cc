@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "server/cli/command.h"
@@ -60,7 +61,7 @@ absl::Status Run(const ScoreFlags& flags, CommandContext& context) {
     request.mutable_continuation_token_ids()->mutable_ids()->Assign(flags.continuation_ids.begin(),
                                                                     flags.continuation_ids.end());
   } else if (!flags.continuation_file.empty()) {
-    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_continuation_text(), ReadTextOrStdin(flags.continuation_file));
+    KVBLEND_ASSIGN_OR_RETURN(*request.mutable_continuation_text(), ReadFlagText(flags.continuation_file));
   } else {
     KVBLEND_RETURN_IF_ERROR(CheckUtf8Of("--continuation", flags.continuation));
     request.set_continuation_text(flags.continuation);
@@ -100,7 +101,10 @@ void AddScoreCommand(CLI::App& root, CommandContext& context) {
   AddRequestFlags(command, Sampling::kNo, flags.request);
   auto* group = command.add_option_group("Continuation", "what is scored: exactly one of these");
   group->add_option("--continuation", flags.continuation, "As text")->type_name("TEXT");
-  group->add_option("--continuation-file", flags.continuation_file, "As a text file")->type_name("FILE");
+  group
+      ->add_option("--continuation-file", flags.continuation_file,
+                   absl::StrCat("As a text file; ", kFlagTextHelp))
+      ->type_name("FILE");
   group->add_option("--continuation-ids", flags.continuation_ids, "As token ids")
       ->delimiter(',')
       ->check(WholeNumber("--continuation-ids", 0, std::numeric_limits<int32_t>::max()))

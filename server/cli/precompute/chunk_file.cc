@@ -1,7 +1,5 @@
 #include "server/cli/precompute/chunk_file.h"
 
-#include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -13,26 +11,41 @@
 
 namespace kvblend::server::cli {
 
-ChunkFile::ChunkFile(const std::string& path)
-    : path_(path), part_path_(IsPipeOrDevice(path) ? path : absl::StrCat(path, ".part")) {}
+namespace {
+
+/// What the system said of the output, as commands say it of what they write.
+absl::Status Explain(const std::string& path, const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+    case absl::StatusCode::kUnavailable:  // another process writes it
+      return status;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
+      return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", status.message()));
+    default:  // the disk is full, or fails
+      return absl::FailedPreconditionError(absl::StrCat("cannot write ", path, ": ", status.message()));
+  }
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ChunkFile>> ChunkFile::Create(const std::string& path,
                                                              std::ostream& standard_output) {
   std::unique_ptr<ChunkFile> file(new ChunkFile(path));
+  std::error_code error;
   if (path == "-") {
     file->stream_ = &standard_output;
-    return file;
-  }
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {  // said now, and not when all is done
+  } else if (std::filesystem::is_directory(path, error)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": it is a folder"));
+  } else if (IsPipeOrDevice(path)) {
+    KVBLEND_ASSIGN_OR_RETURN(file->pipe_, OpenToWrite(path));
+  } else {
+    absl::StatusOr<kv::FileReplacement> replacement = kv::FileReplacement::Begin(path);
+    KVBLEND_RETURN_IF_ERROR(Explain(path, replacement.status()));
+    file->replacement_.emplace(*std::move(replacement));
   }
-  KVBLEND_ASSIGN_OR_RETURN(file->file_, OpenToWrite(file->part_path_));
   return file;
-}
-
-ChunkFile::~ChunkFile() {
-  if (file_.get() >= 0 && part_path_ != path_) std::remove(part_path_.c_str());
 }
 
 absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk& chunk,
@@ -43,18 +56,14 @@ absl::Status ChunkFile::Write(const Document& document, const v1::DocumentChunk&
   line["end_byte"] = document.begin_byte + chunk.end_byte();
   line["num_tokens"] = chunk.num_tokens();
   const std::string json = JsonLine(line) + "\n";  // paths may be no UTF-8
-  if (stream_ == nullptr) return WriteAll(file_, path_, json);
+  if (replacement_.has_value()) return Explain(path_, replacement_->Write(json));
+  if (stream_ == nullptr) return WriteAll(pipe_, path_, json);
   *stream_ << json << std::flush;
   return absl::OkStatus();  // the command line looks at its end whether standard output has taken all
 }
 
 absl::Status ChunkFile::Finish() {
-  if (stream_ != nullptr) return absl::OkStatus();
-  if (part_path_ != path_ && std::rename(part_path_.c_str(), path_.c_str()) != 0) {
-    return WriteError(path_, errno);
-  }
-  file_ = server::Descriptor();
-  return absl::OkStatus();
+  return replacement_.has_value() ? Explain(path_, replacement_->Finish()) : absl::OkStatus();
 }
 
 }  // namespace kvblend::server::cli

@@ -2,27 +2,29 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/kv/atomic_file.h"
 #include "kvblend/v1/chunks.pb.h"
 #include "server/cli/precompute/corpus_reader.h"
 #include "server/files/descriptor.h"
 
 namespace kvblend::server::cli {
 
-/// Written beside `path` and put in its place by Finish, so that whoever reads it sees all of a corpus. What
-/// is not finished is removed. A pipe or a device is written as it is, and so is `standard_output` for "-".
-/// Errors are kInvalidArgument naming path and reason.
+/// Written beside `path` and put in its place by Finish (engine/kv/atomic_file.h), so that whoever reads it
+/// sees all of a corpus, of one command. What is not finished is removed. A pipe or a device is written as it
+/// is, and so is `standard_output` for "-". Errors name path and reason: kUnavailable while another process
+/// writes the file; kFailedPrecondition where the disk is full or fails; otherwise kInvalidArgument.
 class ChunkFile {
  public:
   /// `standard_output` must outlive it.
   static absl::StatusOr<std::unique_ptr<ChunkFile>> Create(const std::string& path,
                                                            std::ostream& standard_output);
-  ~ChunkFile();
   ChunkFile(const ChunkFile&) = delete;
   ChunkFile& operator=(const ChunkFile&) = delete;
 
@@ -30,12 +32,13 @@ class ChunkFile {
   absl::Status Finish();
 
  private:
-  explicit ChunkFile(const std::string& path);
+  explicit ChunkFile(const std::string& path) : path_(path) {}
 
   const std::string path_;
-  const std::string part_path_;
-  server::Descriptor file_;
-  std::ostream* stream_ = nullptr;  // set: in place of the file
+  // One of these:
+  std::optional<kv::FileReplacement> replacement_;
+  server::Descriptor pipe_;
+  std::ostream* stream_ = nullptr;
 };
 
 }  // namespace kvblend::server::cli

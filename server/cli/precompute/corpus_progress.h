@@ -23,8 +23,7 @@ struct CorpusCounts {
   int64_t chunks = 0;
   int64_t tokens = 0;
   int64_t stored_bytes = 0;
-  int64_t computed_chunks = 0;   // of chunks: the store did not have them
-  int64_t undurable_chunks = 0;  // of chunks: not on disk after all
+  int64_t computed_chunks = 0;  // of chunks: the store did not have them
   int64_t computed_tokens = 0;
   double compute_seconds = 0;       // as the engine says
   int64_t input_bytes = 0;          // of the corpus

@@ -1,6 +1,6 @@
 #include "server/cli/precompute/corpus_reader.h"
 
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -48,6 +48,12 @@ absl::Status CheckText(std::string_view text) {
   return absl::OkStatus();
 }
 
+void LeaveOutByteOrderMark(Document& document) {
+  const size_t size = ByteOrderMarkSize(document.text);
+  document.begin_byte = static_cast<int64_t>(size);
+  document.text.erase(0, size);
+}
+
 }  // namespace
 
 std::string Document::Name() const { return id.empty() ? path : absl::StrCat(path, "#", id); }
@@ -76,27 +82,22 @@ absl::Status CorpusReader::AddPath(const std::string& path) {
 
 absl::Status CorpusReader::AddFolder(const std::string& folder) {
   std::vector<std::string> found;
-  std::error_code error;
-  // Links to folders are not followed: they may lead in circles.
-  fs::recursive_directory_iterator item(folder, error);
-  while (!error && item != fs::recursive_directory_iterator()) {
-    const fs::path path = item->path();
-    std::error_code item_error;
-    const bool is_folder = item->is_directory(item_error);
-    if (is_folder && access(path.c_str(), R_OK | X_OK) != 0) {
-      item.disable_recursion_pending();
-      KVBLEND_RETURN_IF_ERROR(
-          on_bad_(BadInput("cannot read ", path.string(), ": ", std::strerror(errno)), 0));
+  // Links come last, so that what they lead to and the folder has anyway is named as it is there.
+  std::vector<std::string> folders = {folder}, links;
+  for (size_t i = 0; !folders.empty() || i < links.size();) {
+    std::string path;
+    if (folders.empty()) {
+      path = links[i++];
+    } else {
+      path = std::move(folders.back());
+      folders.pop_back();
     }
-    if (!is_folder) found.push_back(path.string());
-    item.increment(error);
-  }
-  if (error) {
-    KVBLEND_RETURN_IF_ERROR(on_bad_(BadInput("cannot read ", folder, ": ", error.message()), 0));
+    KVBLEND_RETURN_IF_ERROR(LookInto(path, found, folders, links));
   }
   std::sort(found.begin(), found.end());
   for (const std::string& path : found) {
     const std::string extension = Extension(path);
+    std::error_code error;
     if (!options_.skipped_file.empty() && fs::equivalent(path, options_.skipped_file, error)) continue;
     if (extension != ".txt" && extension != ".md" && extension != ".jsonl") {
       ++num_ignored_files_;
@@ -104,6 +105,28 @@ absl::Status CorpusReader::AddFolder(const std::string& folder) {
       AddFile(path, Allowed::kFile);
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status CorpusReader::LookInto(const std::string& folder, std::vector<std::string>& files,
+                                    std::vector<std::string>& folders, std::vector<std::string>& links) {
+  struct stat status;
+  if (stat(folder.c_str(), &status) == 0 && !visited_.insert({status.st_dev, status.st_ino}).second) {
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  std::vector<fs::directory_entry> entries;
+  fs::directory_iterator item(folder, error);
+  for (; !error && item != fs::directory_iterator(); item.increment(error)) entries.push_back(*item);
+  std::sort(entries.begin(), entries.end());
+  for (const fs::directory_entry& entry : entries) {
+    std::error_code ignored;
+    std::vector<std::string>& list = !entry.is_directory(ignored) ? files
+                                     : entry.is_symlink(ignored)  ? links
+                                                                  : folders;
+    list.push_back(entry.path().string());
+  }
+  if (error) return on_bad_(BadInput("cannot read ", folder, ": ", error.message()), 0);
   return absl::OkStatus();
 }
 
@@ -142,8 +165,7 @@ absl::StatusOr<Document> CorpusReader::ReadTextFile(const InputFile& file) const
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
     return BadInput(file.path, ": ", status.message());
   }
-  document.begin_byte = static_cast<int64_t>(ByteOrderMarkSize(document.text));
-  document.text.erase(0, static_cast<size_t>(document.begin_byte));
+  LeaveOutByteOrderMark(document);
   return document;
 }
 
@@ -227,6 +249,7 @@ absl::StatusOr<Document> CorpusReader::ParseLine(const InputFile& file, const st
   if (const absl::Status status = CheckText(document.text); !status.ok()) {
     return BadInput("its text ", status.message());
   }
+  LeaveOutByteOrderMark(document);
   return document;
 }
 

@@ -1,11 +1,14 @@
 // Walks over the documents of a corpus: text files, Markdown files, and JSON Lines with a document per line.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,7 +25,7 @@ struct Document {
   std::string id;           // of a line of JSON: its id, or its number ("line 7"); else empty
   std::string text;         // valid UTF-8, more than white space
   int64_t input_bytes = 0;  // what it takes of CorpusReader::total_bytes
-  int64_t begin_byte = 0;   // of the text in a text file: what is before it is a byte order mark
+  int64_t begin_byte = 0;   // of the text as the file has it: what is before it is a byte order mark
 
   /// "docs/a.md", "docs/corpus.jsonl#42": what people know it by.
   std::string Name() const;
@@ -32,7 +35,9 @@ struct Document {
 class CorpusReader {
  public:
   struct Options {
-    std::vector<std::string> paths;  // files of any name, and folders, of which .txt, .md and .jsonl are read
+    /// Files of any name, and folders with everything in them that is .txt, .md or .jsonl. Links are
+    /// followed; a folder to which several paths lead is read once, under its own name where that is one.
+    std::vector<std::string> paths;
     std::string text_field = "text";  // of lines of JSON
     std::string id_field = "id";
     /// The file that the command writes. It is passed over where it lies in a folder of `paths`, and refused
@@ -67,6 +72,10 @@ class CorpusReader {
   CorpusReader(Options options, OnBad on_bad) : options_(std::move(options)), on_bad_(std::move(on_bad)) {}
   absl::Status AddPath(const std::string& path);
   absl::Status AddFolder(const std::string& folder);
+  /// Appends what is in a folder to files, folders and links to folders; nothing where it was looked into
+  /// before.
+  absl::Status LookInto(const std::string& folder, std::vector<std::string>& files,
+                        std::vector<std::string>& folders, std::vector<std::string>& links);
   void AddFile(const std::string& path, Allowed allowed);
   /// A whole file, or why it is none.
   absl::StatusOr<Document> ReadTextFile(const InputFile& file) const;
@@ -81,6 +90,7 @@ class CorpusReader {
   std::vector<InputFile> files_;
   int64_t total_bytes_ = 0;
   int64_t num_ignored_files_ = 0;
+  std::set<std::pair<dev_t, ino_t>> visited_;  // folders: links may lead in circles, or to the same one twice
   size_t next_file_ = 0;
   struct CloseFile {
     void operator()(std::FILE* file) const { std::fclose(file); }

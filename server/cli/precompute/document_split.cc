@@ -18,7 +18,7 @@ bool IsInsideCharacter(char byte) { return (static_cast<unsigned char>(byte) & 0
 }  // namespace
 
 absl::Status SplitInPieces(
-    Calls& calls, v1::SplitDocumentRequest request, std::string_view text,
+    const SplitCall& split, v1::SplitDocumentRequest request, std::string_view text,
     const std::function<absl::Status(const v1::DocumentChunk& chunk, int64_t own_bytes)>& on_chunk) {
   const size_t usual_bytes =
       std::max(kPieceBytes, kPieceBytesPerToken * static_cast<size_t>(std::max(request.chunk_tokens(), 0)));
@@ -29,7 +29,7 @@ absl::Status SplitInPieces(
     while (end < text.size() && IsInsideCharacter(text[end])) ++end;
     request.set_text(std::string(text.substr(begin, end - begin)));
     request.set_goes_on(end < text.size());
-    KVBLEND_ASSIGN_OR_RETURN(const v1::SplitDocumentResponse piece, calls.Split(request, {}));
+    KVBLEND_ASSIGN_OR_RETURN(const v1::SplitDocumentResponse piece, split(request));
     const auto size = static_cast<int64_t>(end - begin);
     const int64_t split_bytes = piece.next_byte();
     if (split_bytes < 0 || split_bytes > size || (!request.goes_on() && split_bytes != size)) {

@@ -1,7 +1,6 @@
 #include "server/cli/precompute/put_queue.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "base/retry_delay.h"
@@ -15,8 +14,10 @@ constexpr size_t kBytesPerBatch = size_t{32} << 10;
 
 }  // namespace
 
-PutQueue::PutQueue(Client& client, Cancellation& cancellation, Options options, OnStored on_stored)
+PutQueue::PutQueue(Client& client, Cancellation& cancellation, CallGate& gate, Options options,
+                   OnStored on_stored)
     : client_(client),
+      gate_(gate),
       options_(std::move(options)),
       on_stored_(std::move(on_stored)),
       on_cancel_(cancellation, [this] { Fail(absl::CancelledError("interrupted")); }) {
@@ -26,6 +27,7 @@ PutQueue::PutQueue(Client& client, Cancellation& cancellation, Options options, 
 PutQueue::~PutQueue() {
   {
     absl::MutexLock lock(&mutex_);
+    if (!waiting_.empty() || in_flight_ > 0) gate_.Stop();
     waiting_.clear();
     closed_ = true;
   }
@@ -91,7 +93,7 @@ absl::Status PutQueue::Send(const Batch& batch) {
     request.add_chunks(chunk.text);
     request.add_chunk_labels(chunk.label);
   }
-  for (int attempt = 0;; ++attempt) {
+  return gate_.Make([&] {
     bool accepted = false;
     const auto on_progress = [&](const v1::PutChunkProgress& progress) {
       accepted = true;
@@ -99,24 +101,21 @@ absl::Status PutQueue::Send(const Batch& batch) {
       absl::MutexLock lock(&on_stored_mutex_);
       on_stored_(progress, batch[static_cast<size_t>(progress.index())]);
     };
-    const absl::Status status = client_.Put(request, options_.deadline, on_progress);
-    // What does not fit into the store has no time to try again: it never will.
-    const std::optional<absl::Duration> delay = RetryDelayOf(status);
-    const bool may_pass = absl::IsResourceExhausted(status) && delay.has_value() && !accepted;
-    if (!may_pass || attempt >= options_.max_retries || !WaitBeforeRetry(attempt, *delay)) return status;
-  }
+    absl::Status status = client_.Put(request, gate_.deadline(), on_progress);
+    if (accepted) status.ErasePayload(kRetryDelayPayload);  // what was stored would be counted twice
+    return status;
+  });
 }
 
-bool PutQueue::WaitBeforeRetry(int attempt, absl::Duration least) {
+absl::Status PutQueue::status() const {
   absl::MutexLock lock(&mutex_);
-  const auto failed = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !status_.ok(); };
-  const absl::Duration wait = std::max(options_.first_wait * (int64_t{1} << attempt), least);
-  return !mutex_.AwaitWithTimeout(absl::Condition(&failed), wait);
+  return status_;
 }
 
 void PutQueue::Fail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   status_.Update(status);
+  gate_.Stop();
 }
 
 }  // namespace kvblend::server::cli

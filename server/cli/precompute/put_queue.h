@@ -11,9 +11,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/time.h"
 #include "server/cli/cancellation.h"
 #include "server/cli/client.h"
+#include "server/cli/precompute/call_gate.h"
 
 namespace kvblend::server::cli {
 
@@ -30,17 +30,13 @@ class PutQueue {
   using OnStored = std::function<void(const v1::PutChunkProgress& progress, const ChunkToPut& chunk)>;
   struct Options {
     v1::PutChunksRequest request;  // all but chunks and labels
-    absl::Time deadline = absl::InfiniteFuture();
     int max_in_flight = 2;
-    /// How often a batch is sent again when it was refused with a time to try again (base/retry_delay.h), as
-    /// by a full queue: waits longer each time, and at least that time.
-    int max_retries = 7;
-    absl::Duration first_wait = absl::Milliseconds(500);
   };
 
-  /// Ends with kCancelled once `cancellation` is requested. `client` and `cancellation` must outlive it.
-  PutQueue(Client& client, Cancellation& cancellation, Options options, OnStored on_stored);
-  /// Gives up what has not been sent; waits for what has.
+  /// Ends with kCancelled once `cancellation` is requested. Batches go through `gate`, again if refused.
+  /// All three must outlive it.
+  PutQueue(Client& client, Cancellation& cancellation, CallGate& gate, Options options, OnStored on_stored);
+  /// Gives up what has not been sent, and stops the gate if there is something; waits for what has.
   ~PutQueue();
   PutQueue(const PutQueue&) = delete;
   PutQueue& operator=(const PutQueue&) = delete;
@@ -49,6 +45,8 @@ class PutQueue {
   absl::Status Add(ChunkToPut chunk);
   /// Sends what is left and waits for everything.
   absl::Status Finish();
+  /// The first error so far.
+  absl::Status status() const;
 
  private:
   using Batch = std::vector<ChunkToPut>;
@@ -56,18 +54,17 @@ class PutQueue {
   absl::Status Enqueue();
   void Work();
   absl::Status Send(const Batch& batch);
-  /// False when it was interrupted.
-  bool WaitBeforeRetry(int attempt, absl::Duration least);
   void Fail(const absl::Status& status);
 
   Client& client_;
+  CallGate& gate_;
   const Options options_;
   const OnStored on_stored_;
   Batch batch_;  // being filled
   size_t batch_bytes_ = 0;
 
   absl::Mutex on_stored_mutex_;  // held while on_stored_ is called
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::deque<Batch> waiting_ ABSL_GUARDED_BY(mutex_);
   int in_flight_ ABSL_GUARDED_BY(mutex_) = 0;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

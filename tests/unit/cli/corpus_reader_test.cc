@@ -113,7 +113,7 @@ TEST_F(CorpusReaderTest, JsonLines) {
 
 TEST_F(CorpusReaderTest, AByteOrderMarkIsNoPartOfTheText) {
   const std::string marked = File("docs/a.txt", "\xEF\xBB\xBFmarked"), plain = File("docs/b.txt", "plain");
-  File("docs/c.jsonl", "\xEF\xBB\xBF\"one\"\n\"two\"\n");
+  File("docs/c.jsonl", "\xEF\xBB\xBF\"one\"\n{\"text\": \"\\ufefftwo\"}\n");
   File("docs/d.txt", "\xEF\xBB\xBF\n");
   EXPECT_THAT(Read({.paths = {(folder_ / "docs").string()}}),
               ElementsAre("docs/a.txt: marked", "docs/b.txt: plain", "docs/c.jsonl#line 1: one",
@@ -180,6 +180,25 @@ TEST_F(CorpusReaderTest, LinksInCirclesEnd) {
   ASSERT_EQ(symlink((folder_ / "docs").c_str(), (folder_ / "docs" / "deep" / "up").c_str()), 0);
   File("docs/deep/a.txt", "A");
   EXPECT_THAT(Read({.paths = {(folder_ / "docs").string()}}), ElementsAre("docs/deep/a.txt: A"));
+  EXPECT_THAT(bad_, IsEmpty());
+}
+
+TEST_F(CorpusReaderTest, LinksToFoldersAreFollowedAndEachFolderIsReadOnce) {
+  const std::filesystem::path docs = folder_ / "docs", elsewhere = folder_ / "elsewhere";
+  std::filesystem::create_directories(elsewhere / "more");
+  File("docs/deep/a.txt", "A");
+  File("elsewhere/b.txt", "B");
+  File("elsewhere/more/c.md", "C");
+  std::filesystem::create_directory_symlink(docs / "deep", docs / "a_second_name");
+  std::filesystem::create_directory_symlink(elsewhere, docs / "b_link");
+  std::filesystem::create_directory_symlink(elsewhere, docs / "c_link");
+  std::filesystem::create_directory_symlink(docs, elsewhere / "back");
+  EXPECT_THAT(Read({.paths = {docs.string()}}),
+              ElementsAre("docs/b_link/b.txt: B", "docs/b_link/more/c.md: C", "docs/deep/a.txt: A"));
+  EXPECT_THAT(
+      Read({.paths = {(docs / "b_link").string(), docs.string()}}),
+      ElementsAre("docs/b_link/b.txt: B", "docs/b_link/back/deep/a.txt: A", "docs/b_link/more/c.md: C"));
+  EXPECT_THAT(bad_, IsEmpty());
 }
 
 TEST_F(CorpusReaderTest, WhoeverIsToldMayEndIt) {

@@ -12,6 +12,10 @@ namespace {
 
 using testing::HasSubstr;
 
+SplitCall Of(FakeCalls& calls) {
+  return [&](const v1::SplitDocumentRequest& request) { return calls.Split(request, {}); };
+}
+
 struct Part {
   int64_t begin;
   int64_t end;
@@ -22,7 +26,7 @@ absl::Status Split(FakeCalls& calls, std::string_view text, int32_t chunk_tokens
   v1::SplitDocumentRequest request;
   request.set_chunk_tokens(chunk_tokens);
   request.set_lead_in("L");
-  return SplitInPieces(calls, request, text, [&](const v1::DocumentChunk& chunk, int64_t own_bytes) {
+  return SplitInPieces(Of(calls), request, text, [&](const v1::DocumentChunk& chunk, int64_t own_bytes) {
     parts.push_back({chunk.begin_byte(), chunk.end_byte(), own_bytes});
     return absl::OkStatus();
   });
@@ -70,7 +74,7 @@ TEST(DocumentSplitTest, ErrorsEndIt) {
   EXPECT_THAT(std::string(Split(calls, "text", 3, parts).message()), HasSubstr("chunk_tokens is 3"));
   calls.split_status = absl::OkStatus();
   const absl::Status stopped = SplitInPieces(
-      calls, {}, "text", [](const v1::DocumentChunk&, int64_t) { return absl::CancelledError(""); });
+      Of(calls), {}, "text", [](const v1::DocumentChunk&, int64_t) { return absl::CancelledError(""); });
   EXPECT_EQ(stopped.code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(Split(calls, "", 3, parts).ok());
   EXPECT_TRUE(parts.empty());

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,13 +40,17 @@ class FakeCalls : public Calls {
   std::function<absl::Status(const v1::ScoreRequest&, const Send<v1::ScoreEvent>&)> on_score;
   absl::Status put_status;
   absl::Status split_status;
-  std::function<absl::Status(const v1::PutChunksRequest&)> on_put;  // before anything else
+  std::function<absl::Status(const v1::PutChunksRequest&)> on_put;        // before anything else
+  std::function<void()> after_put;                                        // when all is stored
+  std::function<absl::Status(const v1::SplitDocumentRequest&)> on_split;  // before anything else
   int64_t bytes_per_token = 1;
   int64_t next_byte_offset = 0;  // how wrong SplitDocumentResponse is
   v1::GetInfoResponse info;
   v1::CorrectionInfo correction;
   absl::Status health;
   std::map<std::string, v1::ChunkInfo> stored;  // by key
+  std::set<std::string> not_durable;            // of stored
+  v1::GetInfoRequest info_request;              // the last
   size_t page_size = 2;
 
   /// A pointer for those that want to own their calls.
@@ -98,6 +103,7 @@ class FakeCalls : public Calls {
       progress.set_num_tokens(3);
       sink->OnEvent(progress);
     }
+    if (after_put) after_put();
     sink->OnDone(absl::OkStatus());
     return std::make_shared<Handle>();
   }
@@ -106,6 +112,7 @@ class FakeCalls : public Calls {
   /// goes on. Keys are as Put gives them: by length.
   absl::StatusOr<v1::SplitDocumentResponse> Split(v1::SplitDocumentRequest request,
                                                   const CallerContext&) override {
+    if (on_split) KVBLEND_RETURN_IF_ERROR(on_split(request));
     absl::MutexLock lock(&mutex);
     split.push_back(request);
     if (!split_status.ok()) return split_status;
@@ -143,7 +150,10 @@ class FakeCalls : public Calls {
 
   absl::StatusOr<v1::StatChunksResponse> Stat(v1::StatChunksRequest request) override {
     v1::StatChunksResponse response;
-    ForKeys(request, response, [&](const std::string& key) { *response.add_chunks() = stored[key]; });
+    ForKeys(request, response, [&](const std::string& key) {
+      if (request.durable() && not_durable.contains(key)) return response.add_missing_keys(key);
+      *response.add_chunks() = stored[key];
+    });
     return response;
   }
 
@@ -180,7 +190,10 @@ class FakeCalls : public Calls {
     return response;
   }
 
-  absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest) override { return info; }
+  absl::StatusOr<v1::GetInfoResponse> GetInfo(v1::GetInfoRequest request) override {
+    info_request = std::move(request);
+    return info;
+  }
   absl::StatusOr<v1::CorrectionInfo> UpdateCorrection(v1::UpdateCorrectionRequest request) override {
     correction_actions.push_back(request.action());
     return correction;

@@ -3,12 +3,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/unit/cli/commands_fixture.h"
@@ -171,6 +174,38 @@ TEST_F(PrecomputeCommandTest, OutputTakesThePlaceOfNoInputAndOfNoFolder) {
   EXPECT_THAT(calls_.put, IsEmpty()) << "it is said before anything is computed";
 }
 
+TEST_F(PrecomputeCommandTest, TwoRunsDoNotWriteOneOutput) {
+  const std::string input = File("a.txt", "text"), output = (folder_ / "chunks.jsonl").string();
+  int code = 0;
+  bool is_first = true;
+  calls_.on_put = [&](const v1::PutChunksRequest&) {  // while the first is under way
+    if (!std::exchange(is_first, false)) return absl::OkStatus();
+    std::ostringstream out, err;
+    Terminal terminal{out, err};
+    Cancellation cancellation;
+    code = RunCommandLine({"precompute", input, "--output", output}, "1", terminal, cancellation,
+                          [this](const Connection&, Cancellation&, Terminal&) {
+                            return absl::StatusOr<std::shared_ptr<Calls>>(calls_.Lend());
+                          });
+    EXPECT_THAT(err.str(), HasSubstr("another process is writing " + output));
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Run({"precompute", input, "--output", output}), 0) << Err();
+  EXPECT_EQ(code, 4);
+  EXPECT_THAT(calls_.put, SizeIs(1)) << "it was said before anything was computed";
+  EXPECT_EQ(OrderedJson::parse(Read(output))["text"], "text");
+}
+
+TEST_F(PrecomputeCommandTest, OutputGoesWhereALinkLeadsAndKeepsItsMode) {
+  const std::string file = File("kept.jsonl", "old"), link = (folder_ / "link.jsonl").string();
+  ASSERT_EQ(chmod(file.c_str(), 0600), 0);
+  std::filesystem::create_symlink("kept.jsonl", link);
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), "--output", link}), 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(OrderedJson::parse(Read(file))["text"], "text");
+  EXPECT_EQ(std::filesystem::status(file).permissions(), std::filesystem::perms(0600));
+}
+
 TEST_F(PrecomputeCommandTest, OneIsNotMany) {
   EXPECT_EQ(Run({"precompute", File("a.txt", "aaa")}), 0);
   EXPECT_THAT(Err(), AllOf(HasSubstr("1 document, 1 chunk, 3 tokens, "), HasSubstr(" 0 were there already")));
@@ -220,25 +255,80 @@ TEST_F(PrecomputeCommandTest, DryRunCountsAndSendsNothing) {
   // With one of them stored, how long it took tells of the others.
   calls_.stored["key-anchored-30"] = FakeCalls::Chunk("key-anchored-30", 30);
   calls_.stored["key-anchored-30"].set_compute_seconds(0.5);
-  calls_.info.mutable_store()->set_budget_bytes(1000);
+  calls_.info.mutable_store()->set_budget_bytes(1 << 30);
+  calls_.info.mutable_store()->set_namespace_byte_limit(1000);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run", "--json"}), 0);
   const OrderedJson estimate = OutJson().at(0);
   EXPECT_EQ(estimate["chunks"], 2);
   EXPECT_EQ(estimate["chunks_to_compute"], 1);
   EXPECT_EQ(estimate["tokens_to_compute"], 3);
   EXPECT_EQ(estimate["stored_bytes"], 2000);
+  EXPECT_EQ(estimate["store_bytes_limit"], 1000) << "the caller's own room";
   EXPECT_DOUBLE_EQ(estimate["estimated_seconds"], 0.05);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
-  EXPECT_THAT(Err(), HasSubstr("the store is smaller than the corpus"));
+  EXPECT_THAT(Err(), HasSubstr("the room in the store is smaller than the corpus"));
   calls_.stored["key-anchored-15"] = FakeCalls::Chunk("key-anchored-15", 15);
   EXPECT_EQ(Run({"precompute", file, "--chunk-tokens", "30", "--dry-run"}), 0);
   EXPECT_THAT(Out(), HasSubstr("none: everything is there"));
 }
 
 TEST_F(PrecomputeCommandTest, WhatDidNotReachTheDiskIsAnError) {
-  calls_.info.add_tiers()->set_tier(v1::TIER_DISK);
-  EXPECT_EQ(Run({"precompute", File("a.txt", "text")}), 4);
-  EXPECT_THAT(Err(), HasSubstr("1 chunk was computed but is not on disk"));
+  v1::TierInfo& disk = *calls_.info.add_tiers();
+  disk.set_tier(v1::TIER_DISK);
+  disk.set_failing(true);
+  calls_.not_durable = {"key-anchored-4"};
+  const std::string output = File("chunks.jsonl", "old");
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), File("b.txt", "fine!"), "--json", "--output", output}),
+            4);
+  EXPECT_THAT(Err(), HasSubstr("1 of 2 chunks is in memory but not on disk: the disk is full or failing"));
+  const OrderedJson summary = OutJson().at(0);
+  EXPECT_EQ(summary["complete"], false);
+  EXPECT_EQ(summary["not_durable"], 1);
+  EXPECT_EQ(summary["missing_at_end"], 0);
+  EXPECT_EQ(Read(output), "old");
+  // A server without a disk has no such chunks.
+  calls_.info.clear_tiers();
+  EXPECT_EQ(Run({"precompute", File("c.txt", "text"), "--json", "--output", output}), 0);
+  EXPECT_EQ(OutJson().at(0)["not_durable"], 0);
+  EXPECT_EQ(OutJson().at(0)["complete"], true);
+}
+
+TEST_F(PrecomputeCommandTest, ChunksOfTheCorpusThatAreGoneAtTheEndAreToldAndNoOthers) {
+  calls_.info.mutable_store()->set_namespace_byte_limit(5000);
+  const std::vector<std::string> command = {
+      "precompute", File("a.txt", "text"), File("b.txt", std::string(30, 'b')), "--namespace", "n", "--json"};
+  calls_.on_put = [this](const v1::PutChunksRequest&) {
+    calls_.info.mutable_store()->set_evictions(58);  // of other clients
+    return absl::OkStatus();
+  };
+  EXPECT_EQ(Run(command), 0) << "others' chunks are not this command's";
+  EXPECT_EQ(calls_.info_request.namespace_(), "n");
+  calls_.after_put = [this] { calls_.stored.erase("key-anchored-4"); };
+  calls_.stored.clear();
+  EXPECT_EQ(Run(command), 4);
+  EXPECT_EQ(OutJson().at(0)["missing_at_end"], 1);
+  EXPECT_EQ(OutJson().at(0)["complete"], false);
+  EXPECT_EQ(OutJson().at(0)["computed_chunks"], 2);
+  EXPECT_THAT(Err(), HasSubstr("1 of 2 chunks is not in the store at the end: they made room for others"));
+  calls_.info.mutable_store()->set_namespace_byte_limit(1500);
+  calls_.stored.clear();
+  EXPECT_EQ(Run(command), 4);
+  EXPECT_THAT(Err(),
+              HasSubstr("at the end: together they take 2.0 KiB of the 1.5 KiB that the namespace may take"));
+}
+
+TEST_F(PrecomputeCommandTest, ATenantsLimitsSlowItDownAndDoNotEndIt) {
+  const absl::Status full = WithRetryDelay(absl::ResourceExhaustedError("too many"), absl::Milliseconds(1));
+  std::atomic<int> splits = 0, puts = 0;
+  calls_.on_split = [&](const v1::SplitDocumentRequest&) {
+    return ++splits % 2 == 1 ? full : absl::OkStatus();
+  };
+  calls_.on_put = [&](const v1::PutChunksRequest&) { return ++puts % 2 == 1 ? full : absl::OkStatus(); };
+  EXPECT_EQ(Run({"precompute", File("a.txt", "text"), File("b.txt", "more text"), "--json"}), 0) << Err();
+  EXPECT_EQ(splits, 4);
+  EXPECT_EQ(OutJson().at(0)["computed_chunks"], 2);
+  EXPECT_EQ(Run({"precompute", File("c.txt", "text"), "--timeout", "0.1"}), 4);
+  EXPECT_THAT(Err(), HasSubstr("not done within --timeout, 0.1 s"));
 }
 
 TEST_F(PrecomputeCommandTest, AModelOfItsOwnNeedsAPlaceThatLasts) {

@@ -21,8 +21,6 @@ class PutQueueTest : public testing::Test {
     PutQueue::Options options;
     options.request.set_lead_in("L");
     options.max_in_flight = max_in_flight;
-    options.max_retries = 3;
-    options.first_wait = absl::Microseconds(1);
     return options;
   }
   PutQueue::OnStored Count() {
@@ -38,11 +36,13 @@ class PutQueueTest : public testing::Test {
   FakeCalls calls_;
   Cancellation cancellation_;
   Client client_{calls_.Lend(), cancellation_};
+  const CallGate::Options gate_options_ = {.max_retries = 3, .first_wait = absl::Microseconds(1)};
+  CallGate gate_{cancellation_, gate_options_};
   std::vector<std::string> stored_;
 };
 
 TEST_F(PutQueueTest, EveryChunkOnceInBatches) {
-  PutQueue queue(client_, cancellation_, Options(), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(), Count());
   for (int i = 0; i < 100; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   std::vector<std::string> expected;
@@ -57,7 +57,7 @@ TEST_F(PutQueueTest, EveryChunkOnceInBatches) {
 }
 
 TEST_F(PutQueueTest, BatchesOfLongChunksAreSmall) {
-  PutQueue queue(client_, cancellation_, Options(), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(), Count());
   for (int i = 0; i < 5; ++i) ASSERT_TRUE(queue.Add(Chunk(i, 20000)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   EXPECT_EQ(calls_.put.size(), 5u);
@@ -75,7 +75,7 @@ TEST_F(PutQueueTest, SoManyAtOnceAndNoMore) {
     --now;
     return absl::OkStatus();
   };
-  PutQueue queue(client_, cancellation_, Options(3), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(3), Count());
   for (int i = 0; i < 200; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   EXPECT_EQ(most, 3);
@@ -86,7 +86,7 @@ TEST_F(PutQueueTest, AFullQueueIsTriedAgain) {
   const absl::Status full = WithRetryDelay(absl::ResourceExhaustedError("queue full"), absl::Milliseconds(1));
   std::atomic<int> calls = 0;
   calls_.on_put = [&](const v1::PutChunksRequest&) { return ++calls % 3 == 0 ? absl::OkStatus() : full; };
-  PutQueue queue(client_, cancellation_, Options(1), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(1), Count());
   for (int i = 0; i < 40; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
   ASSERT_TRUE(queue.Finish().ok());
   EXPECT_EQ(stored_.size(), 40u);
@@ -95,10 +95,10 @@ TEST_F(PutQueueTest, AFullQueueIsTriedAgain) {
     ++calls;
     return full;
   };
-  PutQueue never(client_, cancellation_, Options(1), Count());
+  PutQueue never(client_, cancellation_, gate_, Options(1), Count());
   ASSERT_TRUE(never.Add(Chunk(1)).ok());
   EXPECT_EQ(never.Finish().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(calls, 1 + Options().max_retries);
+  EXPECT_EQ(calls, 1 + gate_options_.max_retries);
 }
 
 TEST_F(PutQueueTest, WhatNeverFitsIsNotTriedAgain) {
@@ -108,7 +108,7 @@ TEST_F(PutQueueTest, WhatNeverFitsIsNotTriedAgain) {
     ++calls;
     return too_large;
   };
-  PutQueue queue(client_, cancellation_, Options(1), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(1), Count());
   ASSERT_TRUE(queue.Add(Chunk(1)).ok());
   EXPECT_EQ(queue.Finish(), too_large);
   EXPECT_EQ(calls, 1);
@@ -118,7 +118,7 @@ TEST_F(PutQueueTest, TheFirstErrorEndsIt) {
   calls_.on_put = [](const v1::PutChunksRequest& request) {
     return request.chunk_labels(0) == "16" ? absl::UnavailableError("gone") : absl::OkStatus();
   };
-  PutQueue queue(client_, cancellation_, Options(1), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(1), Count());
   absl::Status status;
   for (int i = 0; i < 1000 && status.ok(); ++i) status = queue.Add(Chunk(i));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -135,7 +135,7 @@ TEST_F(PutQueueTest, CancellationWakesWhoeverWaits) {
     cancelled.WaitForNotification();
     return absl::CancelledError("cancelled");
   };
-  PutQueue queue(client_, cancellation_, Options(1), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(1), Count());
   std::thread interrupter([&] {
     under_way.WaitForNotification();
     cancellation_.Request();
@@ -148,7 +148,7 @@ TEST_F(PutQueueTest, CancellationWakesWhoeverWaits) {
 }
 
 TEST_F(PutQueueTest, WithoutFinishNothingIsLeftRunning) {
-  PutQueue queue(client_, cancellation_, Options(), Count());
+  PutQueue queue(client_, cancellation_, gate_, Options(), Count());
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(queue.Add(Chunk(i)).ok());
 }
 

@@ -104,6 +104,44 @@ TEST_F(AtomicFileTest, WhatALinkPointsToStaysAsItIs) {
   EXPECT_EQ(*ReadWholeFile(precious, ""), "precious");
 }
 
+TEST_F(AtomicFileTest, WhatALinkLeadsToIsReplacedAndTheLinkStays) {
+  const std::string behind = folder_.path() + "/behind";
+  std::filesystem::create_symlink("behind", folder_.path() + "/second");
+  std::filesystem::create_symlink(folder_.path() + "/second", path_);
+  for (const char* bytes : {"new", "newer"}) {  // first it leads nowhere
+    EXPECT_TRUE(CheckReplaceable(path_).ok());
+    ASSERT_TRUE(ReplaceFile(path_, bytes).ok());
+    EXPECT_TRUE(std::filesystem::is_symlink(path_));
+    EXPECT_TRUE(std::filesystem::is_regular_file(std::filesystem::symlink_status(behind)));
+    EXPECT_EQ(*ReadWholeFile(behind, ""), bytes);
+  }
+  std::filesystem::create_symlink("circle", folder_.path() + "/circle");
+  EXPECT_EQ(ReplaceFile(folder_.path() + "/circle", "x").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(AtomicFileTest, TheModeStays) {
+  ASSERT_TRUE(ReplaceFile(path_, "old").ok());
+  for (const mode_t mode : {0600, 0640, 0444}) {
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    ASSERT_TRUE(ReplaceFile(path_, "new").ok());
+    struct stat found;
+    ASSERT_EQ(stat(path_.c_str(), &found), 0);
+    EXPECT_EQ(found.st_mode & 07777, mode);
+  }
+}
+
+TEST_F(AtomicFileTest, WhatIsNotFinishedLeavesTheOldFile) {
+  ASSERT_TRUE(ReplaceFile(path_, "old").ok());
+  {
+    absl::StatusOr<FileReplacement> replacement = FileReplacement::Begin(path_);
+    ASSERT_TRUE(replacement.ok()) << replacement.status();
+    ASSERT_TRUE(replacement->Write("half").ok());
+    EXPECT_EQ(FileReplacement::Begin(path_).status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(*ReadWholeFile(path_, ""), "old");
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".part"));
+}
+
 TEST_F(AtomicFileTest, IsRemovedOnce) {
   ASSERT_TRUE(ReplaceFile(path_, "old").ok());
   EXPECT_TRUE(RemoveFile(path_).ok());

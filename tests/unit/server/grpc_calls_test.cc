@@ -9,6 +9,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "base/retry_delay.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -83,9 +84,14 @@ class FakeChunks : public v1::Chunks::Service {
     }
     return grpc::Status::OK;
   }
-  grpc::Status Split(grpc::ServerContext*, const v1::SplitDocumentRequest* request,
+  grpc::Status Split(grpc::ServerContext* context, const v1::SplitDocumentRequest* request,
                      v1::SplitDocumentResponse* response) override {
     last_split = *request;
+    if (request->text() == "refuse") {
+      context->AddTrailingMetadata("retry-after-ms", "250");
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "too many");
+    }
+    while (request->text() == "wait" && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
     response->add_chunks()->set_key("k");
     response->mutable_chunks(0)->set_end_byte(4);
     response->set_next_byte(4);
@@ -196,6 +202,20 @@ TEST_F(GrpcCallsTest, GenerateCarriesEveryEvent) {
 
 TEST_F(GrpcCallsTest, ErrorsKeepCodeAndMessage) {
   EXPECT_EQ(Ask("fail", kNoDeadline), absl::ResourceExhaustedError("queue full"));
+}
+
+TEST_F(GrpcCallsTest, CallsThatAreNoStreamsAreToldWhenToTryAgainToo) {
+  v1::SplitDocumentRequest request;
+  request.set_text("refuse");
+  const absl::Status refused = client_->calls().Split(request, {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(RetryDelayOf(refused), absl::Milliseconds(250));
+  request.set_text("wait");
+  const absl::Status late =
+      client_->calls()
+          .Split(request, {.client = "", .deadline = absl::Now() + absl::Milliseconds(20)})
+          .status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << "and the caller's deadline is kept";
 }
 
 TEST_F(GrpcCallsTest, CancellationEndsAStream) {

@@ -146,8 +146,17 @@ std::map<std::string, std::pair<std::shared_ptr<Message>, Outcome>> Requests() {
       {"PinChunksRequest", {keys(std::make_shared<v1::PinChunksRequest>()), Answered(&Calls::Pin)}},
       {"UpdateCorrectionRequest",
        {std::make_shared<v1::UpdateCorrectionRequest>(), Answered(&Calls::UpdateCorrection)}},
-      {"GetInfoRequest",
-       {std::make_shared<v1::GetInfoRequest>(), [](const Message&) { return std::string("ignored"); }}}};
+      {"GetInfoRequest", {std::make_shared<v1::GetInfoRequest>(), [](const Message& request) {
+                            testing::FakeEngine limited;
+                            limited.chunks().LimitNamespaces({{"x", 7}});
+                            EngineSlot slot;
+                            slot.Serve(&limited);
+                            return std::to_string(
+                                EngineCalls(&slot, {})
+                                    .GetInfo(static_cast<const v1::GetInfoRequest&>(request))
+                                    ->store()
+                                    .namespace_byte_limit());
+                          }}}};
 }
 
 TEST(RequestFieldsTest, UnsetFieldsHaveTheEnginesDefaults) {

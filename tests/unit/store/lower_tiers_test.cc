@@ -460,6 +460,7 @@ TEST_F(LowerTiersTest, StoredIsWhatTheDiskHasAndNobodyElseIsAsked) {
   EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
   EXPECT_EQ(remote_->stat_calls, 0);
   EXPECT_EQ(store->AreStored("of others", keys), std::vector<bool>({false, false, false}));
+  EXPECT_EQ(store->AreDurable(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
 }
 
 TEST_F(LowerTiersTest, WithoutADiskStoredIsWhatIsAnywhere) {
@@ -471,6 +472,7 @@ TEST_F(LowerTiersTest, WithoutADiskStoredIsWhatIsAnywhere) {
   const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
   EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, true, false}));
   EXPECT_TRUE(store->AreStored(kAllNamespaces, {}).empty());
+  EXPECT_EQ(store->AreDurable(kAllNamespaces, keys), std::vector<bool>({false, false, false}));
 }
 
 }  // namespace

@@ -68,6 +68,7 @@ TEST_F(DiskTierFaultsTest, ADiskSmallerThanTheQuotaHoldsWhatFits) {
   options.min_free_bytes = kEntryFileBytes;
   memory_.SetCapacity(4 * kEntryFileBytes);
   auto tier = *DiskTier::Open(options);
+  EXPECT_EQ(tier->RoomOf("n"), 3 * kEntryFileBytes);
   std::ostringstream log;
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(
@@ -78,6 +79,10 @@ TEST_F(DiskTierFaultsTest, ADiskSmallerThanTheQuotaHoldsWhatFits) {
   }
   EXPECT_EQ(tier->Stats().entries, 3);
   spdlog::set_default_logger(before);
+  EXPECT_EQ(tier->RoomOf("n"), 3 * kEntryFileBytes) << "what is there can be given up";
+  tier->LimitNamespaces({{"n", 5}});
+  EXPECT_EQ(tier->RoomOf("n"), 5);
+  EXPECT_EQ(tier->RoomOf("other"), 3 * kEntryFileBytes);
   EXPECT_EQ(tier->Stats().evictions, 7);
   // Somebody must find out why, though the quota has room: from a counter, and from one line a minute.
   EXPECT_EQ(tier->Stats().evictions_for_space, 7);

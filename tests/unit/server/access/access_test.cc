@@ -343,6 +343,16 @@ TEST_F(AccessTest, InfoTellsNothingOfOthers) {
   after.clear_uptime_seconds();
   EXPECT_EQ(before.DebugString(), after.DebugString());
   EXPECT_GT(after.store().budget_bytes(), 0);
+  // What the caller's own chunks may take, and nobody else's.
+  EXPECT_EQ(after.store().namespace_byte_limit(), after.store().budget_bytes());
+  engine_.chunks().LimitNamespaces({{"a", 77}, {"b", 88}});
+  EXPECT_EQ(info(false).store().namespace_byte_limit(), 77);
+  EXPECT_EQ(info(true).store().namespace_byte_limit(), 77);
+  v1::GetInfoRequest of_b;
+  of_b.set_namespace_("b");
+  EXPECT_EQ(
+      MakeTenantCalls(&calls_, {.name = "a", .chunk_namespace = "a"}, quota)->GetInfo(of_b).status().code(),
+      absl::StatusCode::kPermissionDenied);
   // Nor when others ask, and how much: of the load only how many pages there are.
   EXPECT_GT(info(true).load().requests_waiting(), 0);
   EXPECT_FALSE(info(true).totals_left_out());

@@ -249,8 +249,9 @@ TEST(ConvertReportsTest, Info) {
   options.max_chunks_per_request = 42;
   options.max_text_bytes = 43;
   const v1::GetInfoResponse wire = ToProto(info, stats, options);
-  // The server's to fill in, and that of keys.
-  EXPECT_EQ(EmptyFields(wire), "limits.max_message_bytes uptime_seconds totals_left_out ");
+  // The server's to fill in, the chunk store's, and that of keys.
+  EXPECT_EQ(EmptyFields(wire),
+            "limits.max_message_bytes store.namespace_byte_limit uptime_seconds totals_left_out ");
   ExpectMessage(wire, R"(version: "1.2.3"  backend: "cpu"  self_check_max_error: 0.25
       device { device: "cuda:1"  name: "GPU"  reason: "usable"  memory_used_bytes: 26  memory_total_bytes: 27 }
       model { name: "model"  architecture: "llama"  fingerprint: "ff"  num_layers: 2  num_heads: 3  num_kv_heads: 4
