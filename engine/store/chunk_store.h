@@ -150,8 +150,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::vector<bool> AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                  int32_t page_size) const override;
-  bool Erase(NamespaceFilter filter, const ChunkKey& key) override;
-  int64_t Clear(NamespaceFilter filter) override;
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
+  Cleared Clear(NamespaceFilter filter) override;
   absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
     return SetPinned(filter, key, true);
   }

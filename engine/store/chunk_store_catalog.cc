@@ -83,7 +83,7 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
   return page;
 }
 
-bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
+absl::StatusOr<bool> ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
   const Erasures::Scope erasure(lower_.erasures(), key);  // lookups under way take nothing of it into memory
   bool found = false;
   {
@@ -97,22 +97,30 @@ bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
   // Only resident entries are queued for a tier: from here on nothing of this one is written.
   lower_.CancelWrites(
       [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
-  found |= lower_.Erase(filter, key);
+  KVBLEND_ASSIGN_OR_RETURN(const bool found_below, lower_.Erase(filter, key));
+  found |= found_below;
   absl::MutexLock lock(&mutex_);
   stats_.erased += found ? 1 : 0;
   return found;
 }
 
-int64_t ChunkStore::Clear(NamespaceFilter filter) {
+ChunkStore::Cleared ChunkStore::Clear(NamespaceFilter filter) {
   lower_.CancelWrites([&](const ChunkAddress& address) { return address.IsIn(filter); });
-  int64_t num_erased = 0;
+  Cleared cleared;
   std::string page_token;
   do {
     const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
-    for (const ChunkInfo& info : page->chunks) num_erased += Erase(filter, info.key) ? 1 : 0;
+    for (const ChunkInfo& info : page->chunks) {
+      const absl::StatusOr<bool> erased = Erase(filter, info.key);
+      cleared.erased += erased.ok() && *erased ? 1 : 0;
+      if (erased.ok()) continue;
+      ++cleared.failed;
+      cleared.failure.Update(erased.status());
+      if (cleared.failed_keys.size() < Cleared::kMaxFailedKeys) cleared.failed_keys.push_back(info.key);
+    }
     page_token = page->next_page_token;
   } while (!page_token.empty());
-  return num_erased;
+  return cleared;
 }
 
 absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {

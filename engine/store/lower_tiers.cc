@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/names.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::store {
@@ -316,18 +317,23 @@ bool LowerTiers::WarnsOfErasure() {
   return warn_erasure_.IsDue();
 }
 
-bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
+absl::StatusOr<bool> LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
   bool found = false;
+  absl::Status failure;
   for (const Level& level : levels_) {
     const absl::StatusOr<bool> erased = level.tier->Erase(filter, key);
-    // No lookup of this process finds it any more; one after a restart, or of another server, might. Where a
-    // tier does not work, that is so for all that is deleted.
+    // No lookup of this process finds it any more; one after a restart, or of another server, might.
     if (!erased.ok() && WarnsOfErasure()) {
-      spdlog::warn("chunk {} was deleted, but not everywhere: {} (said once a minute at most)", key.ToHex(),
+      spdlog::warn("chunk {} could not be deleted everywhere: {} (said once a minute at most)", key.ToHex(),
                    std::string(erased.status().message()));
     }
-    found |= !erased.ok() || *erased;
+    found |= erased.ok() && *erased;
+    if (!erased.ok()) {
+      failure.Update(absl::UnavailableError(
+          absl::StrCat(std::string(Name(level.tier->tier())), ": ", erased.status().message())));
+    }
   }
+  if (!failure.ok()) return failure;
   return found;
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
 constexpr size_t kMaxPendingErasures = 10'000;
+constexpr absl::Duration kMaxErasurePause = absl::Minutes(1);
 /// Headers that are asked for together, within the budget, when nobody wants to read the entries.
 constexpr size_t kStatsAtOnce = 128;
 /// So long an entry is believed to be in Redis, unless a lookup misses it or another one that is believed to
@@ -81,9 +82,16 @@ RedisTier::RedisTier(Options options, std::unique_ptr<redis::ClusterClient> clus
       content_(*cluster, ttl_seconds_),
       writer_(*cluster, ttl_seconds_),
       board_(*cluster, options_.max_value_bytes),
-      cluster_(std::move(cluster)) {}
+      cluster_(std::move(cluster)),
+      eraser_([this] { RunErasures(); }) {}
 
-RedisTier::~RedisTier() = default;
+RedisTier::~RedisTier() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  eraser_.join();
+}
 
 // --- what is known here
 
@@ -382,6 +390,15 @@ std::optional<ChunkInfo> RedisTier::InfoOf(NamespaceFilter filter,
 }
 
 absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
+  absl::StatusOr<bool> erased = EraseNow(filter, key);
+  if (erased.ok()) return erased;
+  absl::MutexLock lock(&mutex_);
+  known_.Erase(key);
+  pending_erasures_.Insert(key, filter.has_value() ? std::optional<std::string>(*filter) : std::nullopt);
+  return absl::UnavailableError(erased.status().message());
+}
+
+absl::StatusOr<bool> RedisTier::EraseNow(NamespaceFilter filter, const ChunkKey& key) {
   const absl::StatusOr<EntryHeader> header =
       redis::ReadHeader(*cluster_, redis::Lane::kWrite, key, absl::InfiniteFuture());
   if (header.ok() && !header->address.IsIn(filter)) return false;
@@ -402,9 +419,51 @@ absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& ke
     return found;
   }
   ++stats_.erase_failures;
-  known_.Erase(key);
-  pending_erasures_.Insert(key, filter.has_value() ? std::optional<std::string>(*filter) : std::nullopt);
-  return absl::UnavailableError(status.message());
+  return status;
+}
+
+bool RedisTier::RetryErasures() {
+  std::vector<std::pair<ChunkKey, std::optional<std::string>>> pending;
+  {
+    absl::MutexLock lock(&mutex_);
+    pending = pending_erasures_.All();
+  }
+  bool all_done = true;
+  for (const auto& [key, tenant_namespace] : pending) {
+    if (!cluster_->Works(redis::EntryKeys(key).Header())) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (stop_) return true;
+      if (pending_erasures_.Find(key) == nullptr) continue;  // somebody has put it again, or it is gone
+    }
+    const absl::StatusOr<bool> erased = EraseNow(tenant_namespace, key);
+    all_done &= erased.ok();
+    if (!erased.ok()) continue;
+    absl::MutexLock lock(&mutex_);
+    pending_erasures_.Erase(key);  // also that of another namespace, which is not to be erased
+  }
+  return all_done;
+}
+
+void RedisTier::RunErasures() {
+  // A Redis that works and still refuses, as for want of rights, is asked less and less often.
+  absl::Duration pause = options_.erasure_retry_interval;
+  const auto work = [this]()
+                        ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return stop_ || pending_erasures_.size() > 0; };
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&work));
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), pause)) return;
+    }
+    pause = RetryErasures() ? options_.erasure_retry_interval : std::min(2 * pause, kMaxErasurePause);
+  }
+}
+
+bool RedisTier::AwaitErasures(absl::Time deadline) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return pending_erasures_.size() == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
 }
 
 absl::Status RedisTier::SetPinned(NamespaceFilter /*filter*/, const ChunkKey& key, bool /*pinned*/) {
@@ -416,6 +475,7 @@ RedisTierStats RedisTier::Stats() const {
   absl::MutexLock lock(&mutex_);
   RedisTierStats stats = stats_;
   static_cast<redis::ClusterCounters&>(stats) = network;
+  stats.pending_erasures = static_cast<int64_t>(pending_erasures_.size());
   stats.nodes = static_cast<int64_t>(network.nodes.size());
   stats.nodes_working = std::count_if(network.nodes.begin(), network.nodes.end(), [](const auto& node) {
     return node.state == redis::NodeState::kWorking;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ class FakeCalls : public Calls {
   v1::CorrectionInfo correction;
   absl::Status health;
   std::map<std::string, v1::ChunkInfo> stored;  // by key
+  std::set<std::string> undeletable;            // keys
   size_t page_size = 2;
 
   /// A pointer for those that want to own their calls.
@@ -165,6 +167,12 @@ class FakeCalls : public Calls {
       stored.clear();
     }
     ForKeys(request, response, [&](const std::string& key) {
+      if (undeletable.contains(key)) {
+        response.set_failed(response.failed() + 1);
+        response.add_failed_keys(key);
+        response.set_failure("redis: out of reach");
+        return;
+      }
       stored.erase(key);
       response.set_deleted(response.deleted() + 1);
     });

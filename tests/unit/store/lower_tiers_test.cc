@@ -176,10 +176,20 @@ TEST_F(LowerTiersTest, DemotionsThatWaitEndWithTheStore) {
 TEST_F(LowerTiersTest, ErasingErasesEverywhere) {
   auto store = Create(2);
   PutBelow(*store, chunk_);
-  EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+  EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
   EXPECT_FALSE(disk_->Contains(chunk_.key));
   EXPECT_FALSE(remote_->Contains(chunk_.key));
   EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
+}
+
+TEST_F(LowerTiersTest, WhatOneTierDidNotEraseIsToldAndGoneFromTheOthers) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->erase_fault = [](const ChunkKey&) { return absl::UnavailableError("no"); };
+  EXPECT_EQ(store->Erase(kAllNamespaces, chunk_.key).status(), absl::UnavailableError("disk: no"));
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+  disk_->erase_fault = nullptr;
+  EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
 }
 
 // What was opened can be read after it is gone.
@@ -188,7 +198,7 @@ TEST_F(LowerTiersTest, ALookupUnderWayDoesNotUndoAnErasure) {
   PutBelow(*store, chunk_);
   disk_->after_open = [&] {
     disk_->after_open = nullptr;
-    EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+    EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
   };
   EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
   EXPECT_FALSE(store->Stat(kAllNamespaces, chunk_.key).ok());
@@ -202,7 +212,7 @@ TEST_F(LowerTiersTest, ADemotionUnderWayDoesNotUndoAnErasure) {
   remote_->Evict(chunk_.key, 1);
   disk_->HoldReads(true);
   disk_->Evict(chunk_.key, /*frequency=*/2);
-  store->Erase(kAllNamespaces, chunk_.key);
+  store->Erase(kAllNamespaces, chunk_.key).IgnoreError();
   disk_->DeliverAll();
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   EXPECT_FALSE(remote_->Contains(chunk_.key));

@@ -143,7 +143,7 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
             held = LookupOneAnyAnchor(*store_, address.content_key);
             break;
           case 2:
-            store_->Erase(address.tenant_namespace, address.key);
+            store_->Erase(address.tenant_namespace, address.key).IgnoreError();
             break;
           case 3:
             store_->Pin(address.tenant_namespace, address.key).IgnoreError();
