@@ -69,6 +69,13 @@ class LowerTierEntry {
   absl::Status CheckRead(int32_t layer, absl::Span<const std::byte> out) const;
 };
 
+/// What a server can use of what a tier has.
+struct UsableEntries {
+  Digest model_fingerprint{};
+  KvFormat format;
+  int64_t max_kv_bytes = 0;  // of one entry: more does not fit into memory
+};
+
 /// Thread-safe. Destruction cancels the reads that wait and waits for those that run.
 class LowerTier {
  public:
@@ -125,6 +132,10 @@ class LowerTier {
   /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound:
   /// no such entry, or the tier cannot pin.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
+
+  /// What else a tier of this server's own has, it leaves out from all of the above, but for Erase, and gives
+  /// up first. No effect in tiers that others share. Once, before use.
+  virtual void SetUsable(const UsableEntries& /*usable*/) {}
 
   /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& /*bytes*/) {}
