@@ -47,18 +47,34 @@ std::vector<std::optional<ChunkInfo>> ChunkStore::StatAll(NamespaceFilter filter
   return infos;
 }
 
-std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys) {
-  std::vector<bool> stored(keys.size());
-  if (!lower_.durable()) {
-    const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, keys);
-    for (size_t i = 0; i < keys.size(); ++i) stored[i] = infos[i].has_value();
-    return stored;
-  }
+std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys,
+                                        const KvFormat& format) {
+  std::vector<ChunkKey> asked;  // those that may be
+  std::vector<size_t> asked_at;
   for (size_t i = 0; i < keys.size(); ++i) {
-    lower_.ForgetIfGone(keys[i]);
-    stored[i] = lower_.WaitUntilDurable(keys[i], absl::InfinitePast()).ok() && Stat(filter, keys[i]).ok();
+    if (lower_.durable()) {
+      lower_.ForgetIfGone(keys[i]);
+      if (!lower_.WaitUntilDurable(keys[i], absl::InfinitePast()).ok()) continue;
+    }
+    asked.push_back(keys[i]);
+    asked_at.push_back(i);
+  }
+  std::vector<bool> stored(keys.size());
+  const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, asked);
+  const std::vector<bool> lacking = lower_.Lack(asked, format);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    stored[asked_at[i]] = infos[i].has_value() && CheckFits(format, infos[i]->num_tokens).ok() && !lacking[i];
   }
   return stored;
+}
+
+absl::Status ChunkStore::CheckFits(const KvFormat& format, int32_t num_tokens) const {
+  KVBLEND_ASSIGN_OR_RETURN(const int64_t kv_bytes, ChunkKv::SizeBytes(format, num_tokens));
+  if (kv_bytes <= options_.byte_budget - kEntryOverheadBytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("chunk store: a chunk of ", num_tokens, " tokens needs ",
+                                                    kv_bytes + kEntryOverheadBytes,
+                                                    " bytes; allowed: at most ", options_.byte_budget,
+                                                    ", all of the memory for chunks (--chunk-store-bytes)"));
 }
 
 absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_view page_token,

@@ -114,6 +114,10 @@ class LowerTier {
   /// it; what is gone is not contained any more. May block as OpenEntries does. A tier that need not look
   /// does nothing.
   virtual void ForgetIfGone(const ChunkKey& /*key*/) {}
+  /// For each key, whether Put would do something: store the entry, or prolong one that has less than half of
+  /// its lifetime left. Asks, where Contains does not: may block as OpenEntries does. False where the tier
+  /// does not answer. `format`: of the entries.
+  virtual std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format);
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
   /// Stat of each, in the order of `keys`; a tier across the network asks for many at once.
   virtual std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,

@@ -207,6 +207,18 @@ void LowerTiers::ForgetIfGone(const ChunkKey& key) {
   }
 }
 
+std::vector<bool> LowerTiers::Lack(absl::Span<const ChunkKey> keys, const KvFormat& format) {
+  std::vector<bool> lacking(keys.size());
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) continue;
+    AskTogether(
+        keys, [&](size_t i) { return !lacking[i]; },
+        [&](const std::vector<ChunkKey>& asked) { return level.tier->Lack(asked, format); },
+        [&](size_t i, bool lacks) { lacking[i] = lacks; });
+  }
+  return lacking;
+}
+
 void LowerTiers::QueuePin(const ChunkAddress& address) {
   for (const Level& level : levels_) {
     if (level.tier->durable()) level.writes->EnqueuePin(address);

@@ -75,6 +75,8 @@ class LowerTiers {
                    const LowerTier::PutOptions& options);
   /// Has the durable tier look whether this entry is there still: Write queues it if somebody has removed it.
   void ForgetIfGone(const ChunkKey& key);
+  /// For each key, whether one of the tiers that are not durable lacks it, as LowerTier::Lack says.
+  std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format);
   /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for
   /// that too. If the tier refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);

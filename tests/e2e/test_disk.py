@@ -68,6 +68,22 @@ def test_chunks_of_another_format_are_left_alone(v1, start):
     assert again.metrics()["kvblend_disk_pinned_entries"] == len(CHUNKS)
 
 
+def test_chunks_larger_than_memory_say_so(v1, start, start_server, tmp_path):
+    first = start()
+    first.put()
+    assert first.stop() == 0
+    text = dict(system_text=SYSTEM_TEXT, lead_in=LEAD_IN)
+    small = start_server("--max-context-tokens", "2048", "--chunk-store-bytes", "200KB", "--no-self-check",
+                         "--chunk-disk-path", str(tmp_path))
+    found = small.chunks.Prefetch(v1.PrefetchChunksRequest(chunks=CHUNKS, **text)).chunks
+    assert all(chunk.tier == v1.TIER_UNSPECIFIED and "--chunk-store-bytes" in chunk.refusal for chunk in found)
+    assert not small.chunks.List(v1.ListChunksRequest()).chunks
+    with pytest.raises(grpc.RpcError) as refused:
+        small.put()
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "--chunk-store-bytes" in refused.value.details()
+
+
 def test_prefetched_chunks_are_in_memory(v1, start):
     first = start()
     first.put()

@@ -94,6 +94,32 @@ def test_a_delete_while_redis_is_away_is_said_and_made_up_for(v1, start_sharing,
     assert server.chunks.Delete(v1.DeleteChunksRequest(keys=keys)).failed == 0
 
 
+def test_a_split_does_not_call_stored_what_redis_has_lost(v1, start_sharing, redis, tmp_path):
+    server = start_sharing("256MiB", "10", "--chunk-disk-path", str(tmp_path / "chunks"))
+    text = " ".join(f"Sentence {number} of a document that is put into Redis." for number in range(60))
+    split = v1.SplitDocumentRequest(text=text, chunk_tokens=64)
+
+    def parts():
+        return server.chunks.Split(split).chunks
+
+    def put():
+        list(server.chunks.Put(v1.PutChunksRequest(
+            chunks=[text.encode()[part.begin_byte:part.end_byte].decode() for part in parts()])))
+        wait_until(lambda: server.metrics()["kvblend_store_queued_writes"] == 0, "writes to Redis")
+
+    put()
+    assert all(part.stored for part in parts())
+    lost = [part.key for part in parts()][:2]
+    for key, node in redis.keys().items():
+        if lost[0] in key or (lost[1] in key and key.endswith(":5:v")):
+            node.call("DEL", key)
+    assert [part.key for part in parts() if not part.stored] == lost
+    computed = server.metrics()["kvblend_store_insertions_total"]
+    put()
+    assert all(part.stored for part in parts())
+    assert server.metrics()["kvblend_store_insertions_total"] == computed
+
+
 def test_behind_another_anchor_too(v1, start_sharing):
     put_and_wait(start_sharing())
     other = start_sharing()

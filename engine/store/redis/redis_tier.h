@@ -107,6 +107,7 @@ class RedisTier final : public LowerTier {
   /// What this process has found or put there in the last minutes, since when its node has not failed and no
   /// such entry was missed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
+  std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format) override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                 absl::Span<const ChunkKey> keys) const override;

@@ -460,28 +460,5 @@ TEST_F(LowerTiersTest, OfManyChunksTheTierBelowIsAskedForThoseThatAreNotAboveIt)
   EXPECT_EQ(remote_->stat_calls, 1) << "for what is nowhere";
 }
 
-TEST_F(LowerTiersTest, StoredIsWhatTheDiskHasAndNobodyElseIsAsked) {
-  auto store = Create(2);
-  Put(*store, chunk_);
-  disk_->write_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("full"); };
-  Put(*store, SmallAddress(2));  // in memory and in the remote tier
-  remote_->stat_calls = 0;
-  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
-  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
-  EXPECT_EQ(remote_->stat_calls, 0);
-  EXPECT_EQ(store->AreStored("of others", keys), std::vector<bool>({false, false, false}));
-}
-
-TEST_F(LowerTiersTest, WithoutADiskStoredIsWhatIsAnywhere) {
-  std::vector<std::unique_ptr<LowerTier>> tiers;
-  tiers.push_back(MakeMemoryLowerTier(remote_, kRemote));
-  auto store = *ChunkStore::Create({.byte_budget = kChunkBytes}, std::move(tiers));
-  Put(*store, chunk_);
-  Put(*store, SmallAddress(2));  // and chunk_ is in the remote tier alone
-  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
-  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, true, false}));
-  EXPECT_TRUE(store->AreStored(kAllNamespaces, {}).empty());
-}
-
 }  // namespace
 }  // namespace kvblend::store
