@@ -44,10 +44,20 @@ class ChunkCatalog {
                                          int32_t page_size) const = 0;
 
   /// Erases the entry, pinned or not: no lookup finds it afterwards, and its memory is freed once nobody uses
-  /// it. A computation that is under way may insert it again. Returns whether there was one.
-  virtual bool Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
-  /// Erases everything. Returns the number of entries erased.
-  virtual int64_t Clear(NamespaceFilter filter) = 0;
+  /// it. A computation that is under way may insert it again. Returns whether there was one. kUnavailable: a
+  /// tier could not erase it, or not say whether it has it: this process does not find it now, but the next
+  /// one, or another server, may.
+  virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
+  struct Cleared {
+    static constexpr size_t kMaxFailedKeys = 1000;
+
+    int64_t erased = 0;
+    int64_t failed = 0;                 // as Erase says with kUnavailable
+    std::vector<ChunkKey> failed_keys;  // the first of these
+    absl::Status failure;               // of the first
+  };
+  /// Erases every entry that List lists.
+  virtual Cleared Clear(NamespaceFilter filter) = 0;
 
   /// Keeps an entry from being evicted until Unpin or Erase; idempotent. kNotFound: no such entry.
   /// kResourceExhausted: it would go beyond the limit of pinned bytes. kUnavailable: the disk has it, and

@@ -198,6 +198,7 @@ struct PrefetchedChunk {
   std::string key;          // hex
   Tier tier = Tier::kNone;  // where it was found; kNone: nowhere
   int32_t num_tokens = 0;
+  std::string refusal = {};  // why memory never takes it; empty: it would
 };
 
 /// Cutting a document into chunks as they will be stored; see engine/prompt/document_splitter.h.

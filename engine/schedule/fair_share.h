@@ -9,8 +9,8 @@
 //  - a key that is away earns no credit, and one that comes back soon finds its account as it left it;
 //  - it then waits for its turn among those who are here, and not for all who come after it: these begin
 //    higher with every second.
-// Start-time fair queueing alone has the least account of those who are here for a floor, which newcomers hold
-// down as long as one of them waits.
+// Start-time fair queueing alone has the least account of those who are here for a floor, which newcomers
+// hold down as long as one of them waits.
 #pragma once
 
 #include <cstddef>

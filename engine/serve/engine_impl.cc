@@ -106,6 +106,11 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   // Before the model is loaded: another server on the same folder shows at once.
   KVBLEND_ASSIGN_OR_RETURN(auto lower_tiers, OpenLowerTiers(options));
   KVBLEND_ASSIGN_OR_RETURN(std::unique_ptr<ModelRuntime> runtime, ModelRuntime::Load(options, on_load));
+  for (const auto& tier : lower_tiers) {
+    tier->SetUsable({.model_fingerprint = runtime->key_space.model_fingerprint,
+                     .format = runtime->key_space.format,
+                     .max_kv_bytes = options.chunk_store_bytes - store::ChunkStore::kEntryOverheadBytes});
+  }
   KVBLEND_ASSIGN_OR_RETURN(
       std::unique_ptr<store::ChunkStore> chunk_store,
       store::ChunkStore::Create({.byte_budget = options.chunk_store_bytes,

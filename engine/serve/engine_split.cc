@@ -26,15 +26,15 @@ absl::Status CheckClient(const SplitDocumentRequest& request) {
 }
 
 /// Says of each chunk whether it is stored already.
-absl::Status LookForChunks(store::ChunkStore& chunk_store, const SplitDocumentRequest& request,
-                           std::vector<DocumentChunk>& chunks) {
+absl::Status LookForChunks(store::ChunkStore& chunk_store, const store::KvFormat& format,
+                           const SplitDocumentRequest& request, std::vector<DocumentChunk>& chunks) {
   for (size_t begin = 0; begin < chunks.size(); begin += kLooksAtOnce) {
     if (begin > 0) KVBLEND_RETURN_IF_ERROR(CheckClient(request));
     std::vector<ChunkKey> keys;
     for (size_t i = begin; i < std::min(begin + kLooksAtOnce, chunks.size()); ++i) {
       keys.push_back(chunks[i].key);
     }
-    const std::vector<bool> stored = chunk_store.AreStored(request.caller.tenant_namespace, keys);
+    const std::vector<bool> stored = chunk_store.AreStored(request.caller.tenant_namespace, keys, format);
     for (size_t i = 0; i < keys.size(); ++i) chunks[begin + i].stored = stored[i];
   }
   return absl::OkStatus();
@@ -75,7 +75,7 @@ absl::StatusOr<DocumentChunks> EngineImpl::SplitDocument(const SplitDocumentRequ
       const size_t next_begin,
       prompt::SplitDocument(request.text, request.goes_on, options, *runtime_->tokenizer, add));
   result.next_byte = static_cast<int64_t>(next_begin);
-  KVBLEND_RETURN_IF_ERROR(LookForChunks(*chunk_store_, request, result.chunks));
+  KVBLEND_RETURN_IF_ERROR(LookForChunks(*chunk_store_, runtime_->key_space.format, request, result.chunks));
   return result;
 }
 
@@ -136,6 +136,8 @@ absl::StatusOr<std::vector<PrefetchedChunk>> EngineImpl::PrefetchChunks(Prefetch
       if (chunk.key.empty() || found[j].has_value()) chunk.key = wanted[j].ToHex();
       chunk.num_tokens = static_cast<int32_t>(chunk_ids[wanted_by[j]].size());
       if (found[j].has_value()) chunk.tier = found[j]->tier();
+      const absl::Status fits = chunk_store_->CheckFits(runtime_->key_space.format, chunk.num_tokens);
+      if (!found[j].has_value() && !fits.ok()) chunk.refusal = std::string(fits.message());
       held[wanted_by[j]] = std::move(found[j]);
     }
   }

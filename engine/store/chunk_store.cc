@@ -329,6 +329,11 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertOrCommit(const ChunkAddress& addre
 
 absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& address) {
   KVBLEND_ASSIGN_OR_RETURN(const int64_t kv_bytes, ChunkKv::SizeBytes(address.format, address.num_tokens));
+  if (absl::Status fits = CheckFits(address.format, address.num_tokens); !fits.ok()) {
+    absl::MutexLock lock(&mutex_);
+    ++stats_.rejected_insertions;
+    return fits;
+  }
   std::vector<std::optional<ChunkHandle>> found(1);
   {
     Leftovers leftovers;

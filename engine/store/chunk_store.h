@@ -112,8 +112,9 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// The entry, or the duty to compute it, or that someone else has the duty. An entry that a lower tier does
   /// not have (it was full, or has evicted it, or another server stored the entry in a tier below) is written
   /// there: at once when all of it is in memory, else when a handle goes after all layers have arrived.
-  /// kResourceExhausted when it could not be stored however much were evicted: larger than the budget without
-  /// what operators pinned, or than its namespace's quota. kInvalidArgument: bad format.
+  /// kFailedPrecondition when it can never be stored: larger than the budget. kResourceExhausted when it
+  /// could not be stored however much were evicted: larger than the budget without what operators pinned, or
+  /// than its namespace's quota. kInvalidArgument: bad format.
   absl::StatusOr<ReserveResult> LookupOrReserve(const ChunkAddress& address);
 
   /// Stores a chunk; needs no reservation. Evicts idle entries to make room.
@@ -145,14 +146,19 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                 absl::Span<const ChunkKey> keys) const override;
   std::vector<bool> AreDurable(NamespaceFilter filter, absl::Span<const ChunkKey> keys) override;
-  /// For each key, whether storing the chunk once more would do nothing: it is durable, or where there is no
-  /// durable tier, anywhere. May block as reading does.
-  std::vector<bool> AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
+  /// For each key, whether storing the chunk once more would do nothing: it is in the durable tier, which
+  /// looks whether somebody has removed it, or where there is no such tier, anywhere; no other tier that
+  /// answers lacks it; and it fits into memory, without which nobody can use it. May block as reading does.
+  /// `format`: of the chunks.
+  std::vector<bool> AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys,
+                              const KvFormat& format);
+  /// Whether memory could hold the chunk if all else were evicted. kFailedPrecondition with the bytes.
+  absl::Status CheckFits(const KvFormat& format, int32_t num_tokens) const;
   int64_t RoomOf(const std::string& tenant_namespace) const override;
   absl::StatusOr<ChunkPage> List(NamespaceFilter filter, std::string_view page_token,
                                  int32_t page_size) const override;
-  bool Erase(NamespaceFilter filter, const ChunkKey& key) override;
-  int64_t Clear(NamespaceFilter filter) override;
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
+  Cleared Clear(NamespaceFilter filter) override;
   absl::Status Pin(NamespaceFilter filter, const ChunkKey& key) override {
     return SetPinned(filter, key, true);
   }

@@ -56,12 +56,32 @@ std::vector<bool> ChunkStore::AreDurable(NamespaceFilter filter, absl::Span<cons
   return durable;
 }
 
-std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys) {
-  if (lower_.durable()) return AreDurable(filter, keys);
+std::vector<bool> ChunkStore::AreStored(NamespaceFilter filter, absl::Span<const ChunkKey> keys,
+                                        const KvFormat& format) {
+  std::vector<ChunkKey> asked;  // those that may be
+  std::vector<size_t> asked_at;
+  const std::vector<bool> durable = AreDurable(filter, keys);
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (lower_.durable() && !durable[i]) continue;
+    asked.push_back(keys[i]);
+    asked_at.push_back(i);
+  }
   std::vector<bool> stored(keys.size());
-  const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, keys);
-  for (size_t i = 0; i < keys.size(); ++i) stored[i] = infos[i].has_value();
+  const std::vector<std::optional<ChunkInfo>> infos = StatAll(filter, asked);
+  const std::vector<bool> lacking = lower_.Lack(asked, format);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    stored[asked_at[i]] = infos[i].has_value() && CheckFits(format, infos[i]->num_tokens).ok() && !lacking[i];
+  }
   return stored;
+}
+
+absl::Status ChunkStore::CheckFits(const KvFormat& format, int32_t num_tokens) const {
+  KVBLEND_ASSIGN_OR_RETURN(const int64_t kv_bytes, ChunkKv::SizeBytes(format, num_tokens));
+  if (kv_bytes <= options_.byte_budget - kEntryOverheadBytes) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("chunk store: a chunk of ", num_tokens, " tokens needs ",
+                                                    kv_bytes + kEntryOverheadBytes,
+                                                    " bytes; allowed: at most ", options_.byte_budget,
+                                                    ", all of the memory for chunks (--chunk-store-bytes)"));
 }
 
 int64_t ChunkStore::RoomOf(const std::string& tenant_namespace) const {
@@ -92,7 +112,7 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
   return page;
 }
 
-bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
+absl::StatusOr<bool> ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
   const Erasures::Scope erasure(lower_.erasures(), key);  // lookups under way take nothing of it into memory
   bool found = false;
   {
@@ -106,22 +126,30 @@ bool ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
   // Only resident entries are queued for a tier: from here on nothing of this one is written.
   lower_.CancelWrites(
       [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
-  found |= lower_.Erase(filter, key);
+  KVBLEND_ASSIGN_OR_RETURN(const bool found_below, lower_.Erase(filter, key));
+  found |= found_below;
   absl::MutexLock lock(&mutex_);
   stats_.erased += found ? 1 : 0;
   return found;
 }
 
-int64_t ChunkStore::Clear(NamespaceFilter filter) {
+ChunkStore::Cleared ChunkStore::Clear(NamespaceFilter filter) {
   lower_.CancelWrites([&](const ChunkAddress& address) { return address.IsIn(filter); });
-  int64_t num_erased = 0;
+  Cleared cleared;
   std::string page_token;
   do {
     const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
-    for (const ChunkInfo& info : page->chunks) num_erased += Erase(filter, info.key) ? 1 : 0;
+    for (const ChunkInfo& info : page->chunks) {
+      const absl::StatusOr<bool> erased = Erase(filter, info.key);
+      cleared.erased += erased.ok() && *erased ? 1 : 0;
+      if (erased.ok()) continue;
+      ++cleared.failed;
+      cleared.failure.Update(erased.status());
+      if (cleared.failed_keys.size() < Cleared::kMaxFailedKeys) cleared.failed_keys.push_back(info.key);
+    }
     page_token = page->next_page_token;
   } while (!page_token.empty());
-  return num_erased;
+  return cleared;
 }
 
 absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {

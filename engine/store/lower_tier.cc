@@ -14,6 +14,13 @@ EntryHeader LowerTier::HeaderOf(const ChunkAddress& address, const ChunkKv& kv, 
           .layers = ChecksumsOf(kv)};
 }
 
+std::vector<bool> LowerTier::Lack(absl::Span<const ChunkKey> keys, const KvFormat& /*format*/) {
+  std::vector<bool> lacking;
+  lacking.reserve(keys.size());
+  for (const ChunkKey& key : keys) lacking.push_back(!Contains(key));
+  return lacking;
+}
+
 std::vector<std::optional<ChunkInfo>> LowerTier::StatAll(NamespaceFilter filter,
                                                          absl::Span<const ChunkKey> keys) const {
   std::vector<std::optional<ChunkInfo>> infos;

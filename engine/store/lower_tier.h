@@ -69,6 +69,13 @@ class LowerTierEntry {
   absl::Status CheckRead(int32_t layer, absl::Span<const std::byte> out) const;
 };
 
+/// What a server can use of what a tier has.
+struct UsableEntries {
+  Digest model_fingerprint{};
+  KvFormat format;
+  int64_t max_kv_bytes = 0;  // of one entry: more does not fit into memory
+};
+
 /// Thread-safe. Destruction cancels the reads that wait and waits for those that run.
 class LowerTier {
  public:
@@ -107,6 +114,10 @@ class LowerTier {
   /// it; what is gone is not contained any more. May block as OpenEntries does. A tier that need not look
   /// does nothing.
   virtual void ForgetIfGone(const ChunkKey& /*key*/) {}
+  /// For each key, whether Put would do something: store the entry, or prolong one that has less than half of
+  /// its lifetime left. Asks, where Contains does not: may block as OpenEntries does. False where the tier
+  /// does not answer. `format`: of the entries.
+  virtual std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format);
   virtual std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const = 0;
   /// Stat of each, in the order of `keys`; a tier across the network asks for many at once.
   virtual std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
@@ -125,6 +136,10 @@ class LowerTier {
   /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound:
   /// no such entry, or the tier cannot pin.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;
+
+  /// What else a tier of this server's own has, it leaves out from all of the above, but for Erase, and gives
+  /// up first. No effect in tiers that others share. Once, before use.
+  virtual void SetUsable(const UsableEntries& /*usable*/) {}
 
   /// As ChunkCatalog::LimitNamespaces; no effect in tiers that do not count namespaces.
   virtual void LimitNamespaces(const std::map<std::string, int64_t>& /*bytes*/) {}

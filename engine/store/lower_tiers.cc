@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "engine/api/names.h"
 #include "spdlog/spdlog.h"
 
 namespace kvblend::store {
@@ -206,6 +207,18 @@ void LowerTiers::ForgetIfGone(const ChunkKey& key) {
   }
 }
 
+std::vector<bool> LowerTiers::Lack(absl::Span<const ChunkKey> keys, const KvFormat& format) {
+  std::vector<bool> lacking(keys.size());
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) continue;
+    AskTogether(
+        keys, [&](size_t i) { return !lacking[i]; },
+        [&](const std::vector<ChunkKey>& asked) { return level.tier->Lack(asked, format); },
+        [&](size_t i, bool lacks) { lacking[i] = lacks; });
+  }
+  return lacking;
+}
+
 void LowerTiers::QueuePin(const ChunkAddress& address) {
   for (const Level& level : levels_) {
     if (level.tier->durable()) level.writes->EnqueuePin(address);
@@ -316,18 +329,23 @@ bool LowerTiers::WarnsOfErasure() {
   return warn_erasure_.IsDue();
 }
 
-bool LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
+absl::StatusOr<bool> LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
   bool found = false;
+  absl::Status failure;
   for (const Level& level : levels_) {
     const absl::StatusOr<bool> erased = level.tier->Erase(filter, key);
-    // No lookup of this process finds it any more; one after a restart, or of another server, might. Where a
-    // tier does not work, that is so for all that is deleted.
+    // No lookup of this process finds it any more; one after a restart, or of another server, might.
     if (!erased.ok() && WarnsOfErasure()) {
-      spdlog::warn("chunk {} was deleted, but not everywhere: {} (said once a minute at most)", key.ToHex(),
+      spdlog::warn("chunk {} could not be deleted everywhere: {} (said once a minute at most)", key.ToHex(),
                    std::string(erased.status().message()));
     }
-    found |= !erased.ok() || *erased;
+    found |= erased.ok() && *erased;
+    if (!erased.ok()) {
+      failure.Update(absl::UnavailableError(
+          absl::StrCat(std::string(Name(level.tier->tier())), ": ", erased.status().message())));
+    }
   }
+  if (!failure.ok()) return failure;
   return found;
 }
 

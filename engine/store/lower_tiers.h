@@ -75,6 +75,8 @@ class LowerTiers {
                    const LowerTier::PutOptions& options);
   /// Has the durable tier look whether this entry is there still: Write queues it if somebody has removed it.
   void ForgetIfGone(const ChunkKey& key);
+  /// For each key, whether one of the tiers that are not durable lacks it, as LowerTier::Lack says.
+  std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format);
   /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for
   /// that too. If the tier refuses or fails, the log says so.
   void QueuePin(const ChunkAddress& address);
@@ -109,8 +111,9 @@ class LowerTiers {
   /// entry that several of them have, what the first of them says.
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after, int64_t limit,
                               std::vector<ChunkInfo> host) const;
-  /// In all tiers. Whether there was one; a tier that could not delete its own is logged.
-  bool Erase(NamespaceFilter filter, const ChunkKey& key);
+  /// In all tiers, also after one that could not. Whether there was one. kUnavailable: a tier could not erase
+  /// it or say whether it has it; logged as well.
+  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key);
   /// In the tiers that pin. kNotFound: it is in none of them.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
   /// In the tiers that count namespaces.

@@ -187,6 +187,11 @@ void DeleteOne(ApiState& state, const HttpRequest& request, const std::shared_pt
     removal.set_namespace_(QueryValue(request.query, "namespace"));
     removal.add_keys(request.path_values.at("key"));
     KVBLEND_ASSIGN_OR_RETURN(v1::DeleteChunksResponse removed, calls->Delete(std::move(removal)));
+    if (removed.failed() > 0) {
+      return absl::UnavailableError(absl::StrCat("chunk ", removed.failed_keys(0),
+                                                 " could not be removed everywhere, so that it may be ",
+                                                 "found again; try again later: ", removed.failure()));
+    }
     if (removed.deleted() == 0) return NotStored(request.path_values.at("key"));
     return removed;
   }();

@@ -195,12 +195,21 @@ absl::StatusOr<v1::DeleteChunksResponse> EngineCalls::Delete(v1::DeleteChunksReq
       return absl::InvalidArgumentError(
           absl::StrCat("keys has ", request.keys_size(), " keys; allowed: none, as all is set"));
     }
-    response.set_deleted(engine->chunks().Clear(request.namespace_()));
+    const ChunkCatalog::Cleared cleared = engine->chunks().Clear(request.namespace_());
+    response.set_deleted(cleared.erased);
+    response.set_failed(cleared.failed);
+    for (const ChunkKey& key : cleared.failed_keys) response.add_failed_keys(key.ToHex());
+    response.set_failure(std::string(cleared.failure.message()));
     return response;
   }
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<ChunkKey> keys, ParseKeys(request.keys()));
   for (const ChunkKey& key : keys) {
-    if (engine->chunks().Erase(request.namespace_(), key)) {
+    const absl::StatusOr<bool> erased = engine->chunks().Erase(request.namespace_(), key);
+    if (!erased.ok()) {
+      if (response.failed() == 0) response.set_failure(std::string(erased.status().message()));
+      response.set_failed(response.failed() + 1);
+      response.add_failed_keys(key.ToHex());
+    } else if (*erased) {
       response.set_deleted(response.deleted() + 1);
     } else {
       response.add_missing_keys(key.ToHex());

@@ -164,6 +164,7 @@ v1::PrefetchChunksResponse ToProto(const std::vector<PrefetchedChunk>& chunks) {
     message.set_key(chunk.key);
     message.set_tier(ToWire<v1::Tier>(chunk.tier));
     message.set_num_tokens(chunk.num_tokens);
+    message.set_refusal(chunk.refusal);
   }
   return to;
 }

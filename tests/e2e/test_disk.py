@@ -53,6 +53,37 @@ def test_chunks_outlive_the_server(v1, start, tmp_path):
     assert not entry_files(tmp_path)
 
 
+def test_chunks_of_another_format_are_left_alone(v1, start):
+    first = start("--chunk-format", "int8")
+    first.put(label="left over", pin=True)
+    assert first.stop() == 0
+    second = start("--chunk-format", "f16")
+    assert not second.chunks.List(v1.ListChunksRequest()).chunks
+    metrics = second.metrics()
+    assert (metrics["kvblend_disk_entries"], metrics["kvblend_disk_pinned_entries"]) == (0, 0)
+    assert metrics["kvblend_disk_unusable_entries"] == 4
+    assert metrics["kvblend_disk_unusable_bytes"] == metrics["kvblend_disk_bytes"] > 0
+    assert second.stop() == 0
+    again = start("--chunk-format", "int8")
+    assert again.metrics()["kvblend_disk_pinned_entries"] == len(CHUNKS)
+
+
+def test_chunks_larger_than_memory_say_so(v1, start, start_server, tmp_path):
+    first = start()
+    first.put()
+    assert first.stop() == 0
+    text = dict(system_text=SYSTEM_TEXT, lead_in=LEAD_IN)
+    small = start_server("--max-context-tokens", "2048", "--chunk-store-bytes", "200KB", "--no-self-check",
+                         "--chunk-disk-path", str(tmp_path))
+    found = small.chunks.Prefetch(v1.PrefetchChunksRequest(chunks=CHUNKS, **text)).chunks
+    assert all(chunk.tier == v1.TIER_UNSPECIFIED and "--chunk-store-bytes" in chunk.refusal for chunk in found)
+    assert not small.chunks.List(v1.ListChunksRequest()).chunks
+    with pytest.raises(grpc.RpcError) as refused:
+        small.put()
+    assert refused.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert "--chunk-store-bytes" in refused.value.details()
+
+
 def test_prefetched_chunks_are_in_memory(v1, start):
     first = start()
     first.put()

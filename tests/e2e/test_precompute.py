@@ -58,9 +58,9 @@ def document_texts(folder):
 def test_a_chunk_that_no_store_holds_is_refused_once(start_server, corpus):
     """Only where the server says when to come back does waiting help."""
     small = start_server("--max-context-tokens", "2048", "--no-self-check", "--chunk-store-bytes", "64KiB")
-    done = kvblend("precompute", corpus, "--server", f"127.0.0.1:{small.grpc_port}", *SIZES, "--in-flight", "1", code=4)
-    assert "chunk store: a chunk of " in done.stderr and "the budget is 65536 bytes" in done.stderr, done.stderr
-    assert small.metrics()['kvblend_grpc_calls_total{code="RESOURCE_EXHAUSTED",method="Put",service="Chunks"}'] == 1
+    done = kvblend("precompute", corpus, "--server", f"127.0.0.1:{small.grpc_port}", *SIZES, "--in-flight", "1", code=1)
+    assert "chunk store: a chunk of " in done.stderr and "allowed: at most 65536, " in done.stderr, done.stderr
+    assert small.metrics()['kvblend_grpc_calls_total{code="FAILED_PRECONDITION",method="Put",service="Chunks"}'] == 1
 
 
 def test_chunks_are_the_same_with_a_server_and_without(server, corpus, tmp_path):

@@ -3,7 +3,10 @@
 import os
 import pathlib
 import re
+import signal
 import threading
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -68,6 +71,53 @@ def test_what_one_server_computes_is_a_hit_on_the_other(v1, start_sharing, redis
     assert [chunk.tier for chunk in stat(v1.StatChunksRequest(keys=keys)).chunks] == [v1.TIER_REDIS] * len(keys)
     assert one.chunks.Delete(v1.DeleteChunksRequest(keys=keys)).deleted == len(keys)
     assert list(stat(v1.StatChunksRequest(keys=keys)).missing_keys) == keys
+
+
+def test_a_delete_while_redis_is_away_is_said_and_made_up_for(v1, start_sharing, redis):
+    server = start_sharing()
+    keys = [entry.key for entry in put_and_wait(server)]
+    for node in redis.nodes:
+        node.process.send_signal(signal.SIGSTOP)
+    unknown = "ab" * 32
+    removed = server.chunks.Delete(v1.DeleteChunksRequest(keys=[*keys, unknown]))
+    assert (removed.deleted, list(removed.failed_keys), list(removed.missing_keys)) == (0, [*keys, unknown], [])
+    assert removed.failure.startswith("redis: ")
+    assert server.metrics()["kvblend_redis_pending_erasures"] == len(keys) + 1
+    one = urllib.request.Request(f"http://127.0.0.1:{server.api_port}/v1/chunks/{keys[0]}", method="DELETE")
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(one, timeout=120)
+    assert refused.value.code == 503
+    for node in redis.nodes:
+        node.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: server.metrics()["kvblend_redis_pending_erasures"] == 0, "what was to be deleted")
+    assert not [name for name in redis.keys() if any(key in name for key in keys)]
+    assert server.chunks.Delete(v1.DeleteChunksRequest(keys=keys)).failed == 0
+
+
+def test_a_split_does_not_call_stored_what_redis_has_lost(v1, start_sharing, redis, tmp_path):
+    server = start_sharing("256MiB", "10", "--chunk-disk-path", str(tmp_path / "chunks"))
+    text = " ".join(f"Sentence {number} of a document that is put into Redis." for number in range(60))
+    split = v1.SplitDocumentRequest(text=text, chunk_tokens=64)
+
+    def parts():
+        return server.chunks.Split(split).chunks
+
+    def put():
+        list(server.chunks.Put(v1.PutChunksRequest(
+            chunks=[text.encode()[part.begin_byte:part.end_byte].decode() for part in parts()])))
+        wait_until(lambda: server.metrics()["kvblend_store_queued_writes"] == 0, "writes to Redis")
+
+    put()
+    assert all(part.stored for part in parts())
+    lost = [part.key for part in parts()][:2]
+    for key, node in redis.keys().items():
+        if lost[0] in key or (lost[1] in key and key.endswith(":5:v")):
+            node.call("DEL", key)
+    assert [part.key for part in parts() if not part.stored] == lost
+    computed = server.metrics()["kvblend_store_insertions_total"]
+    put()
+    assert all(part.stored for part in parts())
+    assert server.metrics()["kvblend_store_insertions_total"] == computed
 
 
 def test_behind_another_anchor_too(v1, start_sharing):

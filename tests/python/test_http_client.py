@@ -205,6 +205,13 @@ def test_a_client_whose_every_wait_is_over_at_once():
         client.models()
 
 
+def test_a_delete_that_did_not_happen_is_no_success(canned):
+    canned.answer = (200, {}, '{"deleted": "1", "failed": "2", "failed_keys": ["aa", "bb"], "failure": "redis: gone"}')
+    said = "UNAVAILABLE: not removed everywhere, so that they may be found again: aa and 1 more: redis: gone"
+    with kvblend.HttpClient(url_of(canned)) as client, pytest.raises(kvblend.Error, match=said):
+        client.delete(["aa", "bb", "cc"])
+
+
 def test_one_text_is_no_list_of_chunks():
     """Every character would be a chunk, or a key."""
     for chunks in ("abc", b"abc", kvblend.Document("abc")):

@@ -14,8 +14,9 @@ constexpr store::KvFormat kFormat = {kernels::KvEncoding::kF32, /*num_layers=*/2
 
 }  // namespace
 
-FakeEngine::FakeEngine()
-    : chunk_store_(*store::ChunkStore::Create({.byte_budget = 1 << 20, .pinned_byte_limit = 1 << 16})) {
+FakeEngine::FakeEngine(std::vector<std::unique_ptr<store::LowerTier>> lower)
+    : chunk_store_(*store::ChunkStore::Create({.byte_budget = 1 << 20, .pinned_byte_limit = 1 << 16},
+                                              std::move(lower))) {
   info_.version = "1.2.3";
   info_.model_name = "fake";
   info_.model_architecture = "llama";

@@ -70,7 +70,8 @@ using FakePutChunks = FakeCall<PutChunksRequest, PutChunksObserver>;
 /// Thread-safe.
 class FakeEngine : public Engine {
  public:
-  FakeEngine();
+  /// `lower`: tiers below its chunk store.
+  explicit FakeEngine(std::vector<std::unique_ptr<store::LowerTier>> lower = {});
 
   // What Engine does: accepts every request, unless told otherwise, and leaves it to the test.
   absl::StatusOr<std::shared_ptr<RequestHandle>> Generate(

@@ -137,8 +137,10 @@ absl::Status ChunkStoring::StoreAnchor(blend::KeepGoing keep_going) {
   KVBLEND_RETURN_IF_ERROR(keep_going());
   const absl::StatusOr<bool> done = anchor_->Step(keep_going);
   if (done.ok() && !*done) return absl::OkStatus();
-  // A store too full for the anchor costs time, not the chunk.
-  if (!done.ok() && !absl::IsResourceExhausted(done.status())) return done.status();
+  // A store too full or too small for the anchor costs time, not the chunk.
+  if (!done.ok() && !absl::IsResourceExhausted(done.status()) && !absl::IsFailedPrecondition(done.status())) {
+    return done.status();
+  }
   anchor_seconds_ = anchor_->compute_seconds();
   if (done.ok()) {
     StoredChunk anchor = anchor_->TakeStored();

@@ -62,7 +62,8 @@ class ChunkStoring {
   ChunkStoring& operator=(const ChunkStoring&) = delete;
 
   /// Does a unit of work: a layer. Returns whether the chunk is stored.
-  /// Errors: kResourceExhausted, of pages or the store; keep_going's; the backend's.
+  /// Errors: kResourceExhausted, of pages or the store; kFailedPrecondition: the store is too small;
+  /// keep_going's; the backend's.
   absl::StatusOr<bool> Step(blend::KeepGoing keep_going);
 
   /// Whether it waits for a stored chunk that is on its way.

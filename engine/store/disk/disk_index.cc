@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "engine/api/namespace_limit.h"
+#include "engine/store/format/chunk_kv.h"
 
 namespace kvblend::store::internal {
 
@@ -16,7 +17,8 @@ DiskIndex::DiskIndex(Limits limits)
       by_key_(0, KeyHash{this}, KeyEqual{this}),
       by_namespace_(NamespaceLess{this}),
       by_content_(ContentLess{this}),
-      eviction_queue_(limits_.namespace_quotas.limited()) {}
+      eviction_queue_(limits_.namespace_quotas.limited()),
+      unusable_queue_(limits_.namespace_quotas.limited()) {}
 
 DiskIndex::NamespaceLess::Place DiskIndex::NamespaceLess::PlaceOf(Slot slot) const {
   const Entry& entry = index->at(slot);
@@ -27,6 +29,15 @@ bool DiskIndex::ContentLess::operator()(Slot a, Slot b) const {
   const Entry& x = index->at(a);
   const Entry& y = index->at(b);
   return std::tie(x.content_key, x.isolated, x.key) < std::tie(y.content_key, y.isolated, y.key);
+}
+
+uint16_t DiskIndex::KindOf(const ChunkAddress& address) {
+  constexpr size_t kMaxKinds = 1000;  // who has more has made them up: the last stands for the others
+  const Kind kind{address.model_fingerprint, address.format};
+  const auto known = std::find(kinds_.begin(), kinds_.end(), kind);
+  if (known != kinds_.end()) return static_cast<uint16_t>(known - kinds_.begin());
+  if (kinds_.size() < kMaxKinds) kinds_.push_back(kind);
+  return static_cast<uint16_t>(kinds_.size() - 1);
 }
 
 DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
@@ -57,6 +68,7 @@ DiskIndex::Slot DiskIndex::Insert(const NewEntry& fresh) {
   entry.last_used_micros = entry.created_micros;
   entry.generation = next_generation_++;
   entry.num_tokens = fresh.address.num_tokens;
+  entry.kind = fresh.kind.has_value() ? *fresh.kind : KindOf(fresh.address);
   entry.earlier_hits =
       static_cast<uint8_t>(std::clamp<int64_t>(fresh.frequency - 1, 0, std::numeric_limits<uint8_t>::max()));
   entry.isolated = MatchOf(fresh.address).isolated;
@@ -78,6 +90,7 @@ void DiskIndex::Erase(Slot slot) {
   by_namespace_.erase(slot);
   by_content_.erase(slot);
   Entry& entry = Mutable(slot);
+  if (entry.unusable) CountUnusable(entry, -1);
   bytes_ -= entry.bytes;
   const auto namespace_bytes = namespace_bytes_.find(entry.tenant_namespace);
   namespace_bytes->second -= entry.bytes;
@@ -88,16 +101,32 @@ void DiskIndex::Erase(Slot slot) {
   free_slots_.push_back(slot);
 }
 
-std::optional<DiskIndex::Slot> DiskIndex::Find(const ChunkKey& key) const {
+std::optional<DiskIndex::Slot> DiskIndex::FindAny(const ChunkKey& key) const {
   const auto found = by_key_.find(key);
   if (found == by_key_.end()) return std::nullopt;
   return *found;
 }
 
-std::optional<DiskIndex::Slot> DiskIndex::Find(NamespaceFilter filter, const ChunkKey& key) const {
-  const std::optional<Slot> slot = Find(key);
+std::optional<DiskIndex::Slot> DiskIndex::FindAny(NamespaceFilter filter, const ChunkKey& key) const {
+  const std::optional<Slot> slot = FindAny(key);
   if (slot.has_value() && filter.has_value() && *at(*slot).tenant_namespace != *filter) return std::nullopt;
   return slot;
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::Find(const ChunkKey& key) const {
+  return Find(kAllNamespaces, key);
+}
+
+std::optional<DiskIndex::Slot> DiskIndex::Find(NamespaceFilter filter, const ChunkKey& key) const {
+  const std::optional<Slot> slot = FindAny(filter, key);
+  return slot.has_value() && at(*slot).unusable ? std::nullopt : slot;
+}
+
+std::vector<ChunkKey> DiskIndex::Keys() const {
+  std::vector<ChunkKey> keys;
+  keys.reserve(by_key_.size());
+  for (const Slot slot : by_key_) keys.push_back(at(slot).key);
+  return keys;
 }
 
 std::optional<DiskIndex::Slot> DiskIndex::FindAnyAnchor(const ContentKey& content_key) const {
@@ -151,9 +180,53 @@ void DiskIndex::SetPinned(Slot slot, bool pinned) {
   Entry& entry = Mutable(slot);
   if (entry.pinned == pinned) return;
   entry.pinned = pinned;
-  pinned_entries_ += pinned ? 1 : -1;
-  pinned_bytes_ += pinned ? entry.bytes : -entry.bytes;
+  CountPin(entry, pinned ? 1 : -1);
   UpdateEvictability(slot);
+}
+
+void DiskIndex::CountPin(const Entry& entry, int64_t sign) {
+  if (entry.unusable) {
+    unusable_pinned_entries_ += sign;
+    return;
+  }
+  pinned_entries_ += sign;
+  pinned_bytes_ += sign * entry.bytes;
+}
+
+void DiskIndex::CountUnusable(const Entry& entry, int64_t sign) {
+  unusable_entries_ += sign;
+  unusable_bytes_ += sign * entry.bytes;
+}
+
+DiskIndex::Unusable DiskIndex::MarkUnusable(const UsableEntries& usable) {
+  Unusable found;
+  for (const Slot slot : by_key_) {
+    const Entry& entry = at(slot);
+    const Kind& kind = kinds_[entry.kind];
+    const absl::StatusOr<int64_t> kv_bytes = ChunkKv::SizeBytes(kind.format, entry.num_tokens);
+    const bool other_model = kind.model_fingerprint != usable.model_fingerprint;
+    const bool other_format = !other_model && kind.format != usable.format;
+    const bool too_large =
+        !other_model && !other_format && (!kv_bytes.ok() || *kv_bytes > usable.max_kv_bytes);
+    if (entry.unusable || (!other_model && !other_format && !too_large)) continue;
+    ++(other_model ? found.other_model : other_format ? found.other_format : found.too_large);
+    MakeUnusable(slot);
+  }
+  return found;
+}
+
+void DiskIndex::MakeUnusable(Slot slot) {
+  Entry& entry = Mutable(slot);
+  by_namespace_.erase(slot);
+  by_content_.erase(slot);
+  const bool was_busy = entry.busy;
+  const bool was_pinned = entry.pinned;
+  SetPinned(slot, false);
+  SetBusy(slot, true);  // out of one queue, and
+  entry.unusable = true;
+  CountUnusable(entry, 1);
+  SetPinned(slot, was_pinned);
+  SetBusy(slot, was_busy);  // into the other
 }
 
 absl::Status DiskIndex::CheckPinLimit(Slot slot) const {
@@ -171,12 +244,12 @@ void DiskIndex::SetBusy(Slot slot, bool busy) {
 
 void DiskIndex::Claim(const ChunkKey& key) {
   claimed_.insert(key);
-  if (const std::optional<Slot> slot = Find(key)) SetBusy(*slot, true);
+  if (const std::optional<Slot> slot = FindAny(key)) SetBusy(*slot, true);
 }
 
 void DiskIndex::Unclaim(const ChunkKey& key) {
   claimed_.erase(key);
-  if (const std::optional<Slot> slot = Find(key)) SetBusy(*slot, false);
+  if (const std::optional<Slot> slot = FindAny(key)) SetBusy(*slot, false);
 }
 
 // --- room
@@ -189,7 +262,9 @@ void DiskIndex::GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Vic
                      .generation = entry.generation,
                      .frequency = FrequencyOf(entry),
                      .suspect = entry.suspect,
-                     .was_stuck = entry.was_stuck});
+                     .was_stuck = entry.was_stuck,
+                     .kind = entry.kind,
+                     .unusable = entry.unusable});
   Erase(slot);
   claimed_.insert(victims.back().info.key);  // nobody has it: claimed entries are not in the queue
 }
@@ -207,12 +282,14 @@ void DiskIndex::PutBack(const Victim& victim, bool stuck) {
                             .compute_cost_seconds = info.compute_cost_seconds,
                             .created = info.created,
                             .bytes = info.bytes,
-                            .frequency = victim.frequency - info.hits});
+                            .frequency = victim.frequency - info.hits,
+                            .kind = victim.kind});
   Entry& entry = Mutable(slot);
   entry.hits = static_cast<uint32_t>(info.hits);
   entry.last_used_micros = absl::ToUnixMicros(info.last_used);
   entry.suspect = victim.suspect;
   entry.was_stuck = victim.was_stuck;
+  if (victim.unusable) MakeUnusable(slot);
   if (stuck) SetStuck(slot, true);
 }
 
@@ -235,7 +312,7 @@ void DiskIndex::RetryStuck(int64_t max_entries) {
 
 absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::string& tenant_namespace,
                                                                   int64_t bytes) {
-  const int64_t kept = bytes_ - eviction_queue_.bytes() + reserved_bytes_;
+  const int64_t kept = bytes_ - idle_bytes() + reserved_bytes_;
   if (bytes > limits_.quota_bytes - kept) {
     return absl::ResourceExhaustedError(absl::StrCat("disk tier: ", bytes, " bytes needed; of the quota of ",
                                                      limits_.quota_bytes, " bytes ", kept, " are pinned (",
@@ -244,8 +321,7 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
   std::vector<Victim> victims;
   if (limits_.namespace_quotas.limited()) {
     const int64_t quota = limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.quota_bytes);
-    const int64_t kept_of_namespace =
-        BytesOf(tenant_namespace) - eviction_queue_.bytes_of(namespaces_.Find(tenant_namespace));
+    const int64_t kept_of_namespace = BytesOf(tenant_namespace) - IdleBytesOf(tenant_namespace);
     if (bytes > quota - kept_of_namespace) {
       return WithNamespaceLimit(
           absl::ResourceExhaustedError(absl::StrCat(
@@ -254,14 +330,26 @@ absl::StatusOr<std::vector<DiskIndex::Victim>> DiskIndex::Reserve(const std::str
               kept_of_namespace, " are pinned, being written or not to be removed")),
           tenant_namespace);
     }
-    while (bytes > quota - BytesOf(tenant_namespace)) {
-      GiveUp(eviction_queue_.PopOf(namespaces_.Find(tenant_namespace)), victims);
-    }
+    while (bytes > quota - BytesOf(tenant_namespace)) GiveUp(PopIdleOf(tenant_namespace), victims);
   }
-  while (bytes_ + reserved_bytes_ > limits_.quota_bytes - bytes) GiveUp(eviction_queue_.Pop(), victims);
+  while (bytes_ + reserved_bytes_ > limits_.quota_bytes - bytes) GiveUp(PopIdle(), victims);
   reserved_bytes_ += bytes;
   reserved_of_namespace_[tenant_namespace] += bytes;
   return victims;
+}
+
+int64_t DiskIndex::IdleBytesOf(const std::string& tenant_namespace) const {
+  const std::string* name = namespaces_.Find(tenant_namespace);
+  return eviction_queue_.bytes_of(name) + unusable_queue_.bytes_of(name);
+}
+
+std::optional<EvictionQueue::EntryId> DiskIndex::PopIdle() {
+  return unusable_queue_.size() > 0 ? unusable_queue_.Pop() : eviction_queue_.Pop();
+}
+
+std::optional<EvictionQueue::EntryId> DiskIndex::PopIdleOf(const std::string& tenant_namespace) {
+  const std::string* name = namespaces_.Find(tenant_namespace);
+  return unusable_queue_.bytes_of(name) > 0 ? unusable_queue_.PopOf(name) : eviction_queue_.PopOf(name);
 }
 
 void DiskIndex::HoldRoom(const std::string& tenant_namespace, int64_t bytes) {
@@ -293,6 +381,7 @@ std::vector<DiskIndex::Victim> DiskIndex::LimitNamespaces(const std::map<std::st
   limits_.namespace_quotas.bytes = bytes;
   if (!limits_.namespace_quotas.limited()) return {};
   eviction_queue_.CountOwners();
+  unusable_queue_.CountOwners();
   return EvictToNamespaceQuotas();
 }
 
@@ -305,24 +394,21 @@ std::vector<DiskIndex::Victim> DiskIndex::EvictToNamespaceQuotas() {
   for (const auto& [name, stored] : namespace_bytes_) names.push_back(*name);
   for (const std::string& name : names) {
     const int64_t quota = limits_.namespace_quotas.BytesOf(name, limits_.quota_bytes);
-    while (BytesOf(name) > quota && eviction_queue_.bytes_of(namespaces_.Find(name)) > 0) {
-      GiveUp(eviction_queue_.PopOf(namespaces_.Find(name)), victims);
-    }
+    while (BytesOf(name) > quota && IdleBytesOf(name) > 0) GiveUp(PopIdleOf(name), victims);
   }
   return victims;
 }
 
 std::vector<DiskIndex::Victim> DiskIndex::EvictToQuota() {
   std::vector<Victim> victims;
-  while (bytes_ > limits_.quota_bytes && eviction_queue_.size() > 0) GiveUp(eviction_queue_.Pop(), victims);
+  while (bytes_ > limits_.quota_bytes && idle_entries() > 0) GiveUp(PopIdle(), victims);
   return victims;
 }
 
 std::vector<DiskIndex::Victim> DiskIndex::EvictAtLeast(int64_t bytes) {
   std::vector<Victim> victims;
-  if (bytes > eviction_queue_.bytes()) return victims;
-  for (int64_t freed = 0; freed < bytes; freed += victims.back().info.bytes)
-    GiveUp(eviction_queue_.Pop(), victims);
+  if (bytes > idle_bytes()) return victims;
+  for (int64_t freed = 0; freed < bytes; freed += victims.back().info.bytes) GiveUp(PopIdle(), victims);
   return victims;
 }
 
@@ -340,18 +426,18 @@ void DiskIndex::UpdateEvictability(Slot slot) {
   const bool evictable = !entry.pinned && !entry.busy && !entry.stuck;
   if (evictable == entry.evictable) return;
   if (evictable) {
-    const EvictionQueue::Ticket ticket = eviction_queue_.Add(
+    const EvictionQueue::Ticket ticket = QueueOf(entry).Add(
         slot, FrequencyOf(entry), entry.compute_cost_seconds, entry.bytes, entry.tenant_namespace);
     entry.on_probation = ticket.on_probation;
     entry.ticket_priority = ticket.priority;
     entry.ticket_sequence = ticket.sequence;
   } else {
-    eviction_queue_.Remove({.priority = entry.ticket_priority,
-                            .sequence = entry.ticket_sequence,
-                            .on_probation = entry.on_probation,
-                            .id = slot,
-                            .bytes = entry.bytes,
-                            .owner = entry.tenant_namespace});
+    QueueOf(entry).Remove({.priority = entry.ticket_priority,
+                           .sequence = entry.ticket_sequence,
+                           .on_probation = entry.on_probation,
+                           .id = slot,
+                           .bytes = entry.bytes,
+                           .owner = entry.tenant_namespace});
   }
   entry.evictable = evictable;
 }

@@ -22,6 +22,8 @@
 #include "engine/api/options.h"
 #include "engine/store/eviction.h"
 #include "engine/store/format/chunk_address.h"
+#include "engine/store/format/kv_format.h"
+#include "engine/store/lower_tier.h"
 
 namespace kvblend::store::internal {
 
@@ -68,8 +70,16 @@ class DiskIndex {
     std::string_view label;  // at most 256 bytes
     double compute_cost_seconds = 0;
     absl::Time created;
-    int64_t bytes = 0;      // of the file
-    int64_t frequency = 1;  // as LowerTier::PutOptions means it
+    int64_t bytes = 0;                            // of the file
+    int64_t frequency = 1;                        // as LowerTier::PutOptions means it
+    std::optional<uint16_t> kind = std::nullopt;  // none: the address's
+  };
+
+  /// What MarkUnusable has found.
+  struct Unusable {
+    int64_t other_model = 0;
+    int64_t other_format = 0;
+    int64_t too_large = 0;
   };
 
   /// What one entry is; the slots' numbers are used again after Erase, generations are not.
@@ -89,6 +99,7 @@ class DiskIndex {
     int32_t num_tokens = 0;
     uint32_t hits = 0;
     uint16_t label_bytes = 0;
+    uint16_t kind = 0;              // of kinds_: model and format
     uint8_t earlier_hits = 0;       // before it was stored here, as far as they count for eviction
     bool on_probation : 1 = false;  // of its ticket
     bool isolated : 1 = false;
@@ -98,6 +109,7 @@ class DiskIndex {
     bool evictable : 1 = false;
     bool stuck : 1 = false;      // its file could not be removed: it is not given up for now
     bool was_stuck : 1 = false;  // or is not since its file was written
+    bool unusable : 1 = false;
   };
 
   /// An entry that was given up. It is no longer in the index, and its key is claimed until its files are
@@ -108,6 +120,8 @@ class DiskIndex {
     int64_t frequency = 1;  // how often it was asked for, as far as that is known; at least 1
     bool suspect = false;
     bool was_stuck = false;  // its file could not be removed earlier
+    uint16_t kind = 0;
+    bool unusable = false;
   };
 
   explicit DiskIndex(Limits limits);
@@ -118,6 +132,9 @@ class DiskIndex {
   Slot Insert(const NewEntry& entry);
   void Erase(Slot slot);
 
+  // Unusable entries are found by FindAny only.
+  std::optional<Slot> FindAny(const ChunkKey& key) const;
+  std::optional<Slot> FindAny(NamespaceFilter filter, const ChunkKey& key) const;
   std::optional<Slot> Find(const ChunkKey& key) const;
   std::optional<Slot> Find(NamespaceFilter filter, const ChunkKey& key) const;
   /// The best ContentMatch.
@@ -128,6 +145,12 @@ class DiskIndex {
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after,
                               int64_t limit) const;
 
+  /// Of all entries, in any order.
+  std::vector<ChunkKey> Keys() const;
+
+  /// From now on what is there and is not usable is not found or listed, counts neither as an entry nor as
+  /// pinned, and goes before all others. It takes up its bytes; what is pinned of it stays.
+  Unusable MarkUnusable(const UsableEntries& usable);
   void Touch(Slot slot, absl::Time now);
   void SetPinned(Slot slot, bool pinned);
   /// kResourceExhausted: with this entry more than half of the quota would be pinned.
@@ -168,12 +191,15 @@ class DiskIndex {
   int64_t QuotaOf(const std::string& tenant_namespace) const {
     return limits_.namespace_quotas.BytesOf(tenant_namespace, limits_.quota_bytes);
   }
-  int64_t size() const { return static_cast<int64_t>(by_key_.size()); }
+  int64_t size() const { return static_cast<int64_t>(by_key_.size()) - unusable_entries_; }
   int64_t bytes() const { return bytes_; }
   int64_t reserved_bytes() const { return reserved_bytes_ - held_bytes_; }
   int64_t held_bytes() const { return held_bytes_; }
   int64_t pinned_entries() const { return pinned_entries_; }
   int64_t pinned_bytes() const { return pinned_bytes_; }
+  int64_t unusable_entries() const { return unusable_entries_; }
+  int64_t unusable_bytes() const { return unusable_bytes_; }
+  int64_t unusable_pinned_entries() const { return unusable_pinned_entries_; }
 
  private:
   static constexpr Slot kBlockSlots = 256;
@@ -213,8 +239,20 @@ class DiskIndex {
   void SetBusy(Slot slot, bool busy);
   void UpdateEvictability(Slot slot);
   void SetStuck(Slot slot, bool stuck);
-  /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
   int64_t BytesOf(const std::string& tenant_namespace) const;
+  uint16_t KindOf(const ChunkAddress& address);
+  /// Counts an entry as pinned by `sign` (1 or -1).
+  void CountPin(const Entry& entry, int64_t sign);
+  void MakeUnusable(Slot slot);
+  void CountUnusable(const Entry& entry, int64_t sign);
+  // Of both queues; unusable entries go first.
+  EvictionQueue& QueueOf(const Entry& entry) { return entry.unusable ? unusable_queue_ : eviction_queue_; }
+  int64_t idle_entries() const { return eviction_queue_.size() + unusable_queue_.size(); }
+  int64_t idle_bytes() const { return eviction_queue_.bytes() + unusable_queue_.bytes(); }
+  int64_t IdleBytesOf(const std::string& tenant_namespace) const;
+  std::optional<EvictionQueue::EntryId> PopIdle();
+  std::optional<EvictionQueue::EntryId> PopIdleOf(const std::string& tenant_namespace);
+  /// REQUIRES: `id` comes from an eviction queue, and is no longer in it.
   void GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims);
 
   Limits limits_;
@@ -225,7 +263,14 @@ class DiskIndex {
   absl::flat_hash_set<Slot, KeyHash, KeyEqual> by_key_;
   absl::btree_set<Slot, NamespaceLess> by_namespace_;
   absl::btree_set<Slot, ContentLess> by_content_;
+  struct Kind {
+    Digest model_fingerprint{};
+    KvFormat format;
+    friend bool operator==(const Kind&, const Kind&) = default;
+  };
+  std::vector<Kind> kinds_;  // few; never removed
   EvictionQueue eviction_queue_;
+  EvictionQueue unusable_queue_;
   absl::flat_hash_map<const std::string*, int64_t> namespace_bytes_;  // by interned name
   absl::flat_hash_set<ChunkKey> claimed_;
   uint64_t next_generation_ = 1;
@@ -236,6 +281,9 @@ class DiskIndex {
   absl::flat_hash_map<std::string, int64_t> reserved_of_namespace_;  // of these
   int64_t pinned_entries_ = 0;
   int64_t pinned_bytes_ = 0;
+  int64_t unusable_entries_ = 0;
+  int64_t unusable_bytes_ = 0;
+  int64_t unusable_pinned_entries_ = 0;
 };
 
 }  // namespace kvblend::store::internal

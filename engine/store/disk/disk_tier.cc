@@ -153,8 +153,8 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
   bool is_sound = false;
   {
     absl::MutexLock lock(&mutex_);
-    old = index_.Find(key);
-    is_sound = old.has_value() && !index_.at(*old).suspect;
+    old = index_.FindAny(key);
+    is_sound = old.has_value() && !index_.at(*old).suspect && !index_.at(*old).unusable;
   }
   absl::Status status;
   if (is_sound) {
@@ -217,9 +217,9 @@ absl::Status DiskTier::MakeFoldersAnew() {
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   if (made.ok()) {
     absl::MutexLock lock(&mutex_);
-    for (const ChunkInfo& gone : index_.List(kAllNamespaces, std::nullopt, index_.size())) {
-      if (index_.IsClaimed(gone.key)) continue;
-      index_.Erase(*index_.Find(gone.key));
+    for (const ChunkKey& gone : index_.Keys()) {
+      if (index_.IsClaimed(gone)) continue;
+      index_.Erase(*index_.FindAny(gone));
       ++stats_.vanished;
     }
   }
@@ -378,12 +378,12 @@ absl::StatusOr<bool> DiskTier::Erase(NamespaceFilter filter, const ChunkKey& key
   bool is_new = false;
   {
     absl::MutexLock lock(&mutex_);
-    const std::optional<Index::Slot> slot = index_.Find(filter, key);
+    const std::optional<Index::Slot> slot = index_.FindAny(filter, key);
     is_new = slot.has_value();
     if (slot.has_value()) {
       LeaveAlone(*slot);  // until its file is gone
       ++stats_.erased;
-    } else if (index_.Find(key).has_value() || !left_alone_.contains(key)) {
+    } else if (index_.FindAny(key).has_value() || !left_alone_.contains(key)) {
       return false;
     }
   }
@@ -419,6 +419,28 @@ absl::Status DiskTier::SetPinned(NamespaceFilter filter, const ChunkKey& key, bo
   return absl::OkStatus();
 }
 
+void DiskTier::SetUsable(const UsableEntries& usable) {
+  Index::Unusable found;
+  int64_t entries = 0, bytes = 0, pinned = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    found = index_.MarkUnusable(usable);
+    entries = index_.unusable_entries();
+    bytes = index_.unusable_bytes();
+    pinned = index_.unusable_pinned_entries();
+  }
+  if (entries == 0) return;
+  spdlog::warn(
+      "chunk store on disk: of what {} holds, {} entries of {} bytes are of no use to this server: {} of "
+      "another model, {} in another format than {}, {} larger than memory takes with --chunk-store-bytes. They "
+      "are not listed, and removed first when room is needed{}",
+      options_.path, entries, bytes, found.other_model, found.other_format,
+      std::string(kernels::Name(usable.format.encoding)), found.too_large,
+      pinned == 0 ? ""
+                  : absl::StrCat(", but for ", pinned,
+                                 " that are pinned: `kvblend store gc` removes these with --pinned"));
+}
+
 DiskTierStats DiskTier::Stats() const {
   using State = internal::DiskHealth::State;
   const State writing = write_health_.state();
@@ -429,6 +451,8 @@ DiskTierStats DiskTier::Stats() const {
   stats.quota_bytes = options_.quota_bytes;
   stats.pinned_entries = index_.pinned_entries();
   stats.pinned_bytes = index_.pinned_bytes();
+  stats.unusable_entries = index_.unusable_entries();
+  stats.unusable_bytes = index_.unusable_bytes();
   stats.quarantined_files = files_.quarantined_files();
   stats.delete_failures = files_.delete_failures();
   stats.disk_full = writing == State::kFull;

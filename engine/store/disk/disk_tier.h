@@ -104,6 +104,7 @@ class DiskTier final : public LowerTier {
   /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
+  void SetUsable(const UsableEntries& usable) override;
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes) override;
   std::optional<int64_t> RoomOf(const std::string& tenant_namespace) const override;
 

@@ -17,6 +17,8 @@ struct DiskTierStats {
   int64_t quota_bytes = 0;
   int64_t pinned_entries = 0;
   int64_t pinned_bytes = 0;
+  int64_t unusable_entries = 0;  // not among `entries` or the pinned ones
+  int64_t unusable_bytes = 0;    // of `bytes`
   int64_t quarantined_files = 0;
   bool disk_full = false;
   bool write_failing = false;
@@ -58,6 +60,10 @@ inline constexpr auto kDiskFigures = [] {
        kGauge},
       {&S::quota_bytes, "quota_bytes", "Bytes that chunks may take on disk.", kGauge},
       {&S::pinned_entries, "pinned_entries", "Chunks pinned on disk.", kGauge},
+      {&S::unusable_entries, "unusable_entries",
+       "Chunks on disk of another model or format, or too large for --chunk-store-bytes; not in entries.",
+       kGauge},
+      {&S::unusable_bytes, "unusable_bytes", "Bytes of these, which are in bytes as well.", kGauge},
       {&S::quarantined_files, "quarantined_files", "Damaged files set aside.", kGauge},
       {&S::disk_full, "full", "1 when the last write found no space.", kGauge},
       {&S::write_failing, "write_failing", "1 when the last write failed.", kGauge},

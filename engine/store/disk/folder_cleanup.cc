@@ -18,9 +18,12 @@ namespace {
 using internal::DiskPaths;
 
 bool IsChosen(const AuditedEntry& entry, const CleanupOptions& options) {
-  if (!options.created_before && !options.model && options.other_models_than.empty()) return false;
+  if (!options.created_before && !options.model && options.other_models_than.empty() && !options.encoding) {
+    return false;
+  }
   if (options.created_before && entry.created >= *options.created_before) return false;
   if (options.model && entry.model_fingerprint != *options.model) return false;
+  if (options.encoding && entry.format.encoding != *options.encoding) return false;
   return std::ranges::find(options.other_models_than, entry.model_fingerprint) ==
          options.other_models_than.end();
 }
@@ -38,14 +41,16 @@ void Choose(std::vector<AuditedEntry> kept, const CleanupOptions& options, Clean
     result.removed.push_back(std::move(entry));
   };
   std::vector<AuditedEntry> rest;
+  std::set<ChunkKey> kept_for_pin;
   for (AuditedEntry& entry : kept) {
-    const bool chosen = IsChosen(entry, options);
-    if (chosen && !entry.pinned) {
+    if (!IsChosen(entry, options)) {
+      rest.push_back(std::move(entry));
+    } else if (entry.pinned && !options.pinned) {
+      kept_for_pin.insert(entry.key);
+      rest.push_back(std::move(entry));
+    } else {
       remove(entry);
-      continue;
     }
-    result.kept_pinned += chosen ? 1 : 0;
-    rest.push_back(std::move(entry));
   }
   result.kept_entries = static_cast<int64_t>(rest.size());
   if (options.max_bytes.has_value()) {
@@ -55,14 +60,15 @@ void Choose(std::vector<AuditedEntry> kept, const CleanupOptions& options, Clean
     });
     for (AuditedEntry& entry : rest) {
       if (result.kept_bytes <= *options.max_bytes) break;
-      if (entry.pinned) {
-        ++result.kept_pinned;
+      if (entry.pinned && !options.pinned) {
+        kept_for_pin.insert(entry.key);
         continue;
       }
       --result.kept_entries;
       remove(entry);
     }
   }
+  result.kept_pinned = static_cast<int64_t>(kept_for_pin.size());
   std::sort(result.removed.begin(), result.removed.end(),
             [](const AuditedEntry& a, const AuditedEntry& b) { return a.key < b.key; });
 }
@@ -74,6 +80,8 @@ absl::Status RemoveEntries(FileSystem& fs, const DiskPaths& paths, const Cleanup
   for (const AuditedEntry& entry : entries) {
     if (!options.keep_going()) status = absl::CancelledError("interrupted");
     if (status.ok()) status = internal::UnlinkIfThere(fs, paths.Entry(entry.key));
+    // The pin last: an entry that lost its pin would be unpinned, a pin without an entry is nothing.
+    if (status.ok() && entry.pinned) status = internal::UnlinkIfThere(fs, paths.Pin(entry.key));
     if (!status.ok()) break;
     folders.insert(paths.Folder(entry.key));
   }

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "engine/store/disk/file_system.h"
 #include "engine/store/disk/folder_audit.h"
+#include "engine/store/format/kv_format.h"
 
 namespace kvblend::store {
 
@@ -19,12 +20,14 @@ struct CleanupOptions {
 
   // Which entries go: those that meet every condition given here; none when none is.
   std::optional<absl::Time> created_before;
-  std::optional<Digest> model;            // of this model
-  std::vector<Digest> other_models_than;  // of any model but these; empty: of all
+  std::optional<Digest> model;                  // of this model
+  std::vector<Digest> other_models_than;        // of any model but these; empty: of all
+  std::optional<kernels::KvEncoding> encoding;  // stored in this format
   /// Then those that save the least computing per byte, among equals the oldest, until the rest takes no
   /// more.
   std::optional<int64_t> max_bytes;
 
+  bool pinned = false;      // pinned entries go as the others do; false: they stay
   bool quarantine = false;  // also what is in quarantine
   bool dry_run = false;     // only tell; takes no lock
   int32_t num_threads = 4;  // for reading headers
@@ -44,7 +47,7 @@ struct CleanupResult {
   int64_t damaged = 0;      // not looked at further: see AuditFolder
 };
 
-/// Pinned entries stay. Damaged, foreign and newer files are left alone, wherever they lie. Temporary files,
+/// Damaged, foreign and newer files are left alone, wherever they lie. Temporary files,
 /// which are nobody's while no server runs, go always.
 /// Errors as of AuditFolder, but that the lock is taken unless dry_run; what was removed before an error
 /// stays removed.

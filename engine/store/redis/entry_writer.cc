@@ -36,6 +36,34 @@ std::unique_ptr<Command> EntryWriter::SetCommand(const std::string& key, absl::S
   return command;
 }
 
+std::vector<EntryWriter::Holding> EntryWriter::Look(absl::Span<const ChunkKey> keys, int32_t num_layers,
+                                                    absl::Time deadline) {
+  std::vector<std::unique_ptr<Command>> commands;
+  for (const ChunkKey& key : keys) {
+    const EntryKeys names(key);
+    std::vector<std::string> exists = names.Sections(num_layers);
+    exists.insert(exists.begin(), {"EXISTS", names.Header()});
+    commands.push_back(MakeCommand(Lane::kRead, exists));
+    commands.push_back(MakeCommand(Lane::kRead, {"PTTL", names.Header()}));
+  }
+  for (auto& command : commands) command->deadline = deadline;
+  const std::vector<absl::StatusOr<Reply>> replies = cluster_.Call(std::move(commands), deadline);
+  std::vector<Holding> holdings(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const absl::StatusOr<Reply>& there = replies[2 * i];
+    const absl::StatusOr<Reply>& left = replies[2 * i + 1];
+    const auto is_number = [](const absl::StatusOr<Reply>& reply) {
+      return reply.ok() && reply->type == Reply::Type::kInteger;
+    };
+    if (!is_number(there) || !is_number(left)) continue;
+    Holding& holding = holdings[i];
+    holding.answered = true;
+    holding.whole = there->integer == 1 + 2 * int64_t{num_layers};
+    if (left->integer >= 0) holding.time_left = absl::Milliseconds(left->integer);
+  }
+  return holdings;
+}
+
 absl::StatusOr<EntryWriter::Presence> EntryWriter::Find(const ChunkKey& key, const ChunkKv& kv) {
   const EntryKeys names(key);
   std::vector<std::string> exists = names.Sections(kv.size_bytes() == 0 ? 0 : kv.format().num_layers);

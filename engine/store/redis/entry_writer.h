@@ -3,11 +3,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "engine/store/format/chunk_kv.h"
 #include "engine/store/format/entry_format.h"
@@ -25,6 +27,15 @@ class EntryWriter {
   enum class Presence : uint8_t { kNone, kPart, kWhole };
   /// Which of the keys of an entry for `kv` are there. kUnavailable.
   absl::StatusOr<Presence> Find(const ChunkKey& key, const ChunkKv& kv);
+
+  /// What Redis answers of an entry whose header says num_layers.
+  struct Holding {
+    bool answered = false;
+    bool whole = false;                       // all keys are there
+    std::optional<absl::Duration> time_left;  // of the header; none: it stays for ever
+  };
+  /// Per key. Blocks until all are answered, or `deadline`.
+  std::vector<Holding> Look(absl::Span<const ChunkKey> keys, int32_t num_layers, absl::Time deadline);
 
   /// Waits until all of it is written. kResourceExhausted: Redis has no memory. kUnavailable.
   absl::Status Write(const EntryHeader& header, const std::string& header_bytes, const ChunkKv& kv);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "engine/api/chunk_key.h"
@@ -36,6 +37,7 @@ class KnownKeys {
     return found == notes_.end() ? nullptr : &found->second;
   }
   size_t size() const { return notes_.size(); }
+  std::vector<std::pair<ChunkKey, Note>> All() const { return {notes_.begin(), notes_.end()}; }
 
  private:
   const size_t max_keys_;

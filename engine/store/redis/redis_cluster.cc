@@ -70,6 +70,11 @@ uint64_t ClusterClient::PeriodOf(const std::string& key) const {
   return node == nullptr ? 0 : node->period();
 }
 
+bool ClusterClient::Works(const std::string& key) const {
+  const std::shared_ptr<RedisNode> node = NodeOf(SlotOf(key));
+  return node != nullptr && node->stats().state == NodeState::kWorking;
+}
+
 absl::Status ClusterClient::Submit(std::unique_ptr<Command> command) {
   const std::shared_ptr<RedisNode> node = NodeOf(command->slot);
   absl::Status status =

@@ -86,6 +86,8 @@ class ClusterClient final : private NodeObserver {
   /// Of the node with this key, RedisNode::period; 0: there is none. As long as it is the same, what was
   /// there is lost at most to eviction and to commands of others.
   uint64_t PeriodOf(const std::string& key) const;
+  /// Whether the node with this key works, so that Submit would send to it.
+  bool Works(const std::string& key) const;
 
   /// Waits until what is known of the nodes is as wanted. False: not by `deadline` (real time).
   bool AwaitStats(const std::function<bool(const ClusterStats&)>& wanted, absl::Time deadline) const;

@@ -12,8 +12,6 @@ namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
 constexpr size_t kMaxPendingErasures = 10'000;
-/// Headers that are asked for together, within the budget, when nobody wants to read the entries.
-constexpr size_t kStatsAtOnce = 128;
 /// So long an entry is believed to be in Redis, unless a lookup misses it or another one that is believed to
 /// be.
 constexpr absl::Duration kRemember = absl::Minutes(10);
@@ -81,9 +79,16 @@ RedisTier::RedisTier(Options options, std::unique_ptr<redis::ClusterClient> clus
       content_(*cluster, ttl_seconds_),
       writer_(*cluster, ttl_seconds_),
       board_(*cluster, options_.max_value_bytes),
-      cluster_(std::move(cluster)) {}
+      cluster_(std::move(cluster)),
+      eraser_([this] { RunErasures(); }) {}
 
-RedisTier::~RedisTier() = default;
+RedisTier::~RedisTier() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  eraser_.join();
+}
 
 // --- what is known here
 
@@ -336,98 +341,6 @@ std::vector<std::optional<ContentMatch>> RedisTier::FindAnyAnchor(absl::Span<con
   stats_.stale_anchors += found.stale_names;
   stats_.lookup_seconds += absl::ToDoubleSeconds(options_.now() - begin);
   return std::move(found.matches);
-}
-
-// --- for operators
-
-std::optional<ChunkInfo> RedisTier::Stat(NamespaceFilter filter, const ChunkKey& key) const {
-  return StatAll(filter, absl::MakeConstSpan(&key, 1))[0];
-}
-
-std::vector<std::optional<ChunkInfo>> RedisTier::StatAll(NamespaceFilter filter,
-                                                         absl::Span<const ChunkKey> keys) const {
-  std::vector<std::optional<ChunkInfo>> infos;
-  infos.reserve(keys.size());
-  for (; !keys.empty(); keys.remove_prefix(std::min(kStatsAtOnce, keys.size()))) {
-    const absl::Span<const ChunkKey> some = keys.subspan(0, kStatsAtOnce);
-    for (const redis::FoundHeader& found :
-         redis::ReadHeaders(*cluster_, some, options_.now() + options_.budget)) {
-      infos.push_back(InfoOf(filter, found.header));
-    }
-  }
-  return infos;
-}
-
-std::optional<ChunkInfo> RedisTier::InfoOf(NamespaceFilter filter,
-                                           const absl::StatusOr<EntryHeader>& header) const {
-  if (!header.ok() || !header->address.IsIn(filter)) return std::nullopt;
-  const ChunkAddress& address = header->address;
-  {
-    absl::MutexLock lock(&mutex_);
-    if (IsToBeErased(address)) return std::nullopt;
-  }
-  return ChunkInfo{.key = address.key,
-                   .content_key = address.content_key,
-                   .anchor_hash = address.anchor_hash,
-                   .tenant_namespace = address.tenant_namespace,
-                   .label = header->label,
-                   .num_tokens = address.num_tokens,
-                   .bytes = header->total_bytes(),
-                   .tier = Tier::kRedis,
-                   .pinned = false,
-                   .hits = 0,
-                   .compute_cost_seconds = header->compute_cost_seconds,
-                   .created = header->created,
-                   .last_used = header->created};
-}
-
-absl::StatusOr<bool> RedisTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  const absl::StatusOr<EntryHeader> header =
-      redis::ReadHeader(*cluster_, redis::Lane::kWrite, key, absl::InfiniteFuture());
-  if (header.ok() && !header->address.IsIn(filter)) return false;
-  const bool is_damaged = absl::IsDataLoss(header.status()) || absl::IsUnimplemented(header.status());
-  const bool found = header.ok() || is_damaged;
-  absl::Status status = absl::IsNotFound(header.status()) ? absl::OkStatus() : header.status();
-  if (found) {
-    Forget(key);
-    // Waits for the reply: from then on no server finds it.
-    status = writer_.RemoveHeader(key);
-    if (status.ok() && header.ok()) Remove(header->address);
-    if (status.ok() && is_damaged) writer_.RemoveAllLayers(key);
-  }
-  absl::MutexLock lock(&mutex_);
-  if (status.ok()) {
-    pending_erasures_.Erase(key);
-    stats_.erased += found ? 1 : 0;
-    return found;
-  }
-  ++stats_.erase_failures;
-  known_.Erase(key);
-  pending_erasures_.Insert(key, filter.has_value() ? std::optional<std::string>(*filter) : std::nullopt);
-  return absl::UnavailableError(status.message());
-}
-
-absl::Status RedisTier::SetPinned(NamespaceFilter /*filter*/, const ChunkKey& key, bool /*pinned*/) {
-  return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), ": nothing can be pinned in Redis"));
-}
-
-RedisTierStats RedisTier::Stats() const {
-  const redis::ClusterStats network = cluster_->stats();
-  absl::MutexLock lock(&mutex_);
-  RedisTierStats stats = stats_;
-  static_cast<redis::ClusterCounters&>(stats) = network;
-  stats.nodes = static_cast<int64_t>(network.nodes.size());
-  stats.nodes_working = std::count_if(network.nodes.begin(), network.nodes.end(), [](const auto& node) {
-    return node.state == redis::NodeState::kWorking;
-  });
-  return stats;
-}
-
-TierStats RedisTier::Report() const {
-  const RedisTierStats stats = Stats();
-  return {.tier = tier(),
-          .failing = stats.nodes_working == 0,
-          .values = FiguresOf<RedisTierStats>(stats, kRedisFigures)};
 }
 
 }  // namespace kvblend::store

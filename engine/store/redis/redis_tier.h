@@ -24,6 +24,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -69,6 +70,8 @@ class RedisTier final : public LowerTier {
     absl::Duration write_timeout = absl::Seconds(2);         // without progress
     absl::Duration ping_interval = absl::Seconds(5);         // of idle connections
     absl::Duration min_refresh_interval = absl::Seconds(1);  // of what is known of the cluster
+    /// Between two looks (real time) whether what could not be erased can be now; InfiniteDuration: never.
+    absl::Duration erasure_retry_interval = absl::Seconds(1);
     redis::CircuitBreaker::Options breaker = {};
     std::function<std::unique_ptr<redis::Transport>()> make_transport = nullptr;  // null: TCP or TLS
     // Thread-safe; may not call back into the tier.
@@ -104,6 +107,7 @@ class RedisTier final : public LowerTier {
   /// What this process has found or put there in the last minutes, since when its node has not failed and no
   /// such entry was missed; asks nobody.
   bool Contains(const ChunkKey& key) const override;
+  std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format) override;
   std::optional<ChunkInfo> Stat(NamespaceFilter filter, const ChunkKey& key) const override;
   std::vector<std::optional<ChunkInfo>> StatAll(NamespaceFilter filter,
                                                 absl::Span<const ChunkKey> keys) const override;
@@ -117,14 +121,16 @@ class RedisTier final : public LowerTier {
                               int64_t /*limit*/) const override {
     return {};
   }
-  /// kUnavailable: Redis does not answer or refuses; no lookup of this process finds the entry, and each that
-  /// could tries to remove it, until it is gone.
+  /// kUnavailable: Redis does not answer or refuses. Until the entry is gone or this process ends, none of
+  /// its lookups finds it, and a thread erases it once its node works, or before that a lookup that meets it.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
   /// kNotFound: nothing is pinned here.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
   RedisTierStats Stats() const;
   TierStats Report() const override;
+  /// Waits until nothing is still to be erased. False: not by `deadline` (real time).
+  bool AwaitErasures(absl::Time deadline) const;
   ReplicaBoard* replica_board() override { return &board_; }
   /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
   bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }
@@ -133,6 +139,11 @@ class RedisTier final : public LowerTier {
   RedisTier(Options options, std::unique_ptr<redis::ClusterClient> cluster);
 
   absl::Status PutStorable(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
+  /// As Erase, but remembers nothing of what could not be erased.
+  absl::StatusOr<bool> EraseNow(NamespaceFilter filter, const ChunkKey& key);
+  /// Erases what is pending on nodes that work. Whether nothing failed.
+  bool RetryErasures();
+  void RunErasures();
   /// Counts what was found for a lookup. Whether it is an entry that was to be erased, and shall be now.
   bool CountLookup(const ChunkKey& key, const redis::FoundHeader& found);
   /// Counts and acts on the outcome of a layer's read.
@@ -168,10 +179,13 @@ class RedisTier final : public LowerTier {
   redis::KnownKeys<std::optional<std::string>> pending_erasures_ ABSL_GUARDED_BY(mutex_);
   mutable RedisTierStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the cluster's client counts
 
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+
   redis::ContentIndex content_;  // of *cluster_, as the next
   redis::EntryWriter writer_;
   redis::RedisBoard board_;
-  const std::unique_ptr<redis::ClusterClient> cluster_;  // last: its callbacks use everything above
+  const std::unique_ptr<redis::ClusterClient> cluster_;  // its callbacks use everything above
+  std::thread eraser_;                                   // last: uses everything
 };
 
 }  // namespace kvblend::store

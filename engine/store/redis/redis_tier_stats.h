@@ -14,6 +14,7 @@ struct RedisTierStats : redis::ClusterCounters {
   // Now.
   int64_t nodes = 0;
   int64_t nodes_working = 0;
+  int64_t pending_erasures = 0;
 
   // Since start; lookups = hits + misses + lookup_errors.
   int64_t lookups = 0;
@@ -48,6 +49,8 @@ inline constexpr auto kRedisFigures = [] {
       {&S::nodes, "nodes", "Redis nodes known; those of --chunk-redis until one has answered.", kGauge},
       {&S::nodes_working, "nodes_working",
        "Redis nodes that are asked; the others are left alone until they answer again.", kGauge},
+      {&S::pending_erasures, "pending_erasures",
+       "Chunks to be removed from Redis as soon as their node works.", kGauge},
       {&S::lookups, "lookups", "Chunks looked up in Redis."},
       {&S::hits, "hits", "Lookups in Redis that found their chunk."},
       {&S::misses, "misses", "Lookups in Redis that found nothing usable."},

@@ -84,6 +84,15 @@ def delete_request(keys: Sequence[str] | None, namespace: str) -> chunks_v1.Dele
     return chunks_v1.DeleteChunksRequest(namespace=namespace, keys=[] if keys is None else keys_of(keys), all=keys is None)
 
 
+def deleted_of(response: chunks_v1.DeleteChunksResponse) -> int:
+    """How many chunks were removed. Raises kvblend.Error where the server's disk or Redis did not remove some."""
+    if response.failed:
+        more = f" and {response.failed - 1} more" if response.failed > 1 else ""
+        raise Error("UNAVAILABLE", f"not removed everywhere, so that they may be found again: {response.failed_keys[0]}{more}: "
+                                   f"{response.failure}")
+    return response.deleted
+
+
 class Client(ABC):
     """A connection to one server. Threads may share it. Calls raise kvblend.Error.
 
@@ -166,9 +175,10 @@ class Client(ABC):
                 return
 
     def delete(self, keys: Sequence[str] | None, namespace: str = "", *, timeout: float | None = None) -> int:
-        """Removes chunks, with None all of the namespace; how many there were."""
+        """Removes chunks, with None all of the namespace; how many there were. UNAVAILABLE: the rest was removed, but some could
+        not be from the server's disk or its Redis."""
         request = delete_request(keys, namespace)
-        return self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout).deleted
+        return deleted_of(self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout))
 
     def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "", *, timeout: float | None = None) -> int:
         """Keeps chunks from being evicted, or lets them go; how many there were."""
@@ -247,7 +257,7 @@ class AsyncClient(ABC):
 
     async def delete(self, keys: Sequence[str] | None, namespace: str = "", *, timeout: float | None = None) -> int:
         request = delete_request(keys, namespace)
-        return (await self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout)).deleted
+        return deleted_of(await self._unary("Delete", request, chunks_v1.DeleteChunksResponse, timeout))
 
     async def pin(self, keys: Sequence[str], pinned: bool = True, namespace: str = "", *, timeout: float | None = None) -> int:
         request = chunks_v1.PinChunksRequest(namespace=namespace, keys=keys_of(keys), pinned=pinned)

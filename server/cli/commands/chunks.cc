@@ -106,9 +106,12 @@ absl::Status Missing(const Keys& keys) {
 
 void Accumulate(const v1::StatChunksResponse& part, v1::StatChunksResponse& total) { total.MergeFrom(part); }
 void Accumulate(const v1::DeleteChunksResponse& part, v1::DeleteChunksResponse& total) {
-  const int64_t deleted = total.deleted() + part.deleted();
+  const int64_t deleted = total.deleted() + part.deleted(), failed = total.failed() + part.failed();
+  const std::string failure = total.failed() > 0 ? total.failure() : part.failure();
   total.MergeFrom(part);
   total.set_deleted(deleted);
+  total.set_failed(failed);
+  total.set_failure(failure);
 }
 void Accumulate(const v1::PinChunksResponse& part, v1::PinChunksResponse& total) {
   const int64_t changed = total.changed() + part.changed();
@@ -182,7 +185,12 @@ absl::Status RunRemove(const KeyFlags& flags, CommandContext& context) {
   KVBLEND_ASSIGN_OR_RETURN(
       const v1::DeleteChunksResponse total,
       flags.all ? client.calls().Delete(request) : InBatches(flags, client.calls(), &Calls::Delete, request));
-  return ReportChange(total, total.deleted(), "removed", flags, context.terminal);
+  absl::Status reported = ReportChange(total, total.deleted(), "removed", flags, context.terminal);
+  if (total.failed() == 0) return reported;
+  std::string message =
+      absl::StrCat("not removed everywhere, so that they may be found again: ", total.failed_keys(0));
+  if (total.failed() > 1) absl::StrAppend(&message, " and ", total.failed() - 1, " more");
+  return absl::UnavailableError(absl::StrCat(message, ": ", total.failure()));
 }
 
 absl::Status RunPin(const KeyFlags& flags, CommandContext& context) {
@@ -226,8 +234,9 @@ void AddChunksCommand(CLI::App& root, CommandContext& context) {
                                   "What is stored under some keys; exit code 3 when one is missing", RunStat);
   stat.app.add_option("keys", stat.flags.keys, kKeysHelp)->required();
 
-  const auto remove =
-      AddKeyCommand(*chunks, context, "rm", "Remove chunks; exit code 3 when one was missing", RunRemove);
+  const auto remove = AddKeyCommand(
+      *chunks, context, "rm",
+      "Remove chunks; exit code 3 when one was missing, 4 when one could not be removed", RunRemove);
   auto* what = remove.app.add_option_group("Which chunks", "exactly one of these");
   what->add_option("keys", remove.flags.keys, kKeysHelp);
   what->add_flag("--all", remove.flags.all, "Every chunk of the namespace, pinned ones too");

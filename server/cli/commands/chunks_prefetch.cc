@@ -38,19 +38,23 @@ absl::Status Run(const PrefetchFlags& flags, CommandContext& context) {
   request.mutable_chunks()->Assign(texts.begin(), texts.end());
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
   KVBLEND_ASSIGN_OR_RETURN(const v1::PrefetchChunksResponse response, client.calls().Prefetch(request));
-  int missing = 0;
+  int missing = 0, refused = 0;
   for (const v1::PrefetchedChunk& chunk : response.chunks()) {
     const bool stored = chunk.tier() != v1::TIER_UNSPECIFIED;
     missing += stored ? 0 : 1;
+    refused += chunk.refusal().empty() ? 0 : 1;
     if (flags.json) {
       context.terminal.PrintLine(MessageToJson(chunk));
     } else {
       context.terminal.out << absl::StreamFormat("%s  %6d tokens  %s\n", chunk.key(), chunk.num_tokens(),
-                                                 stored ? "from " + Name(chunk.tier()) : "not stored");
+                                                 stored                    ? "from " + Name(chunk.tier())
+                                                 : chunk.refusal().empty() ? "not stored"
+                                                                           : chunk.refusal());
     }
   }
   if (missing == 0) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(missing, " of ", response.chunks_size(), " chunks are not stored"));
+  return absl::NotFoundError(absl::StrCat(missing, " of ", response.chunks_size(), " chunks are not stored",
+                                          refused > 0 ? ", or too large for the server" : ""));
 }
 
 }  // namespace

@@ -20,12 +20,14 @@ namespace kvblend::server::cli {
 namespace {
 
 constexpr char kStoreGcExamples[] =
-    R"(An entry is removed when it meets all of --older-than, --model and --other-models-than that are given. Then
---max-bytes removes what saves the least computing per byte, the oldest first. Pinned entries stay.
+    R"(An entry is removed when it meets all of --older-than, --model, --other-models-than and --format that are given.
+Then --max-bytes removes what saves the least computing per byte, the oldest first. Pinned entries stay, unless
+--pinned is given.
 
 Examples:
   kvblend store gc /var/lib/kvblend/chunks --older-than 30d
   kvblend store gc /var/lib/kvblend/chunks --other-models-than model.gguf --quarantine
+  kvblend store gc /var/lib/kvblend/chunks --format int8 --pinned
   kvblend store gc /var/lib/kvblend/chunks --max-bytes 50GB --dry-run
 )";
 
@@ -35,6 +37,8 @@ struct GcFlags {
   std::string older_than;
   std::string model;
   std::string other_models_than;
+  std::string format;
+  bool pinned = false;
   bool quarantine = false;
   bool dry_run = false;
   bool json = false;
@@ -52,6 +56,18 @@ absl::StatusOr<absl::Duration> ParseAge(const std::string& text) {
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "--older-than is '", text, "'; allowed: a whole number with s, m, h, d or w, such as 30d"));
+}
+
+absl::StatusOr<kernels::KvEncoding> ParseFormat(const std::string& text) {
+  std::string allowed;
+  for (uint8_t number = 0;; ++number) {
+    const auto encoding = static_cast<kernels::KvEncoding>(number);
+    const std::string name(kernels::Name(encoding));
+    if (name == text) return encoding;
+    if (name == "?") break;
+    absl::StrAppend(&allowed, allowed.empty() ? "" : ", ", name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("--format is '", text, "'; allowed: ", allowed));
 }
 
 absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandContext& context) {
@@ -83,6 +99,10 @@ absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandCon
       options.other_models_than.push_back(digest);
     }
   }
+  if (!flags.format.empty()) {
+    KVBLEND_ASSIGN_OR_RETURN(options.encoding, ParseFormat(flags.format));
+  }
+  options.pinned = flags.pinned;
   options.quarantine = flags.quarantine;
   options.dry_run = flags.dry_run;
   options.keep_going = [&context] { return !context.cancellation.requested(); };
@@ -92,9 +112,10 @@ absl::StatusOr<store::CleanupOptions> OptionsOf(const GcFlags& flags, CommandCon
 
 absl::Status RunGc(const GcFlags& flags, CommandContext& context) {
   if (!flags.max_bytes.has_value() && flags.older_than.empty() && flags.model.empty() &&
-      flags.other_models_than.empty() && !flags.quarantine) {
+      flags.other_models_than.empty() && flags.format.empty() && !flags.quarantine) {
     return absl::InvalidArgumentError(
-        "nothing to remove: give --older-than, --model, --other-models-than, --max-bytes or --quarantine");
+        "nothing to remove: give --older-than, --model, --other-models-than, --format, --max-bytes or "
+        "--quarantine");
   }
   store::CleanupResult result;
   {
@@ -161,6 +182,11 @@ void AddStoreGcCommand(CLI::App& store, CommandContext& context) {
                   "Remove entries of all models except this file or folder")
       ->type_name("FILE")
       ->excludes(model);
+  command
+      .add_option("--format", flags.format,
+                  "Remove entries stored in this format, such as int8; `stats` shows them")
+      ->type_name("FORMAT");
+  command.add_flag("--pinned", flags.pinned, "Remove pinned entries too, where the conditions meet them");
   command.add_flag("--quarantine", flags.quarantine, "Also remove the damaged entries in quarantine");
   command.add_flag("--dry-run", flags.dry_run,
                    "Only tell what would be removed; safe while a server uses the folder");

@@ -125,7 +125,7 @@ TEST_P(AutoRatioTest, AChunkThatWouldLoadForTooLongIsComputedAsAMissWouldBe) {
     // The second chunk is nowhere.
     Restart();
     Load({0, 2}, 1e6);
-    EXPECT_TRUE(chunk_store_->Erase("", KeyOf(anchor_, chunks_[1])));
+    EXPECT_TRUE(*chunk_store_->Erase("", KeyOf(anchor_, chunks_[1])));
     const PrefilledPrompt missing = Prefill(layout_, Auto(policy));
     ASSERT_EQ(missing.report.chunks[1].source, ChunkSource::kMiss);
     Store(anchor_, chunks_[1]);

@@ -51,6 +51,7 @@ class FakeCalls : public Calls {
   std::map<std::string, v1::ChunkInfo> stored;  // by key
   std::set<std::string> not_durable;            // of stored
   v1::GetInfoRequest info_request;              // the last
+  std::set<std::string> undeletable;            // keys
   size_t page_size = 2;
 
   /// A pointer for those that want to own their calls.
@@ -175,6 +176,12 @@ class FakeCalls : public Calls {
       stored.clear();
     }
     ForKeys(request, response, [&](const std::string& key) {
+      if (undeletable.contains(key)) {
+        response.set_failed(response.failed() + 1);
+        response.add_failed_keys(key);
+        response.set_failure("redis: out of reach");
+        return;
+      }
       stored.erase(key);
       response.set_deleted(response.deleted() + 1);
     });

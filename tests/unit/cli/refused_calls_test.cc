@@ -1,4 +1,4 @@
-// What the command line says where a call came too late, or its texts can't be sent.
+// What the command line says where a call came too late, did not do all, or its texts can't be sent.
 #include <string>
 #include <vector>
 
@@ -40,6 +40,20 @@ TEST_F(CommandsTest, CallsThatAreNoStreamsHaveATimeoutToo) {
     EXPECT_EQ(RunLine(line + " --timeout 0"), 2) << line;
     EXPECT_THAT(Err(), HasSubstr("--timeout")) << line;
   }
+}
+
+TEST_F(CommandsTest, WhatIsNotRemovedIsNoSuccess) {
+  for (const char* key : {"a", "b", "c"}) calls_.stored[key] = FakeCalls::Chunk(key);
+  calls_.undeletable = {"b", "c"};
+  EXPECT_EQ(Run({"chunks", "rm", "a", "b", "a2", "c"}), 4);
+  EXPECT_EQ(Out(), "1 chunk removed\n");
+  EXPECT_THAT(Err(),
+              HasSubstr("not removed everywhere, so that they may be found again: b and 1 more: redis: "
+                        "out of reach"));
+  EXPECT_EQ(Run({"chunks", "rm", "b", "--json"}), 4);
+  EXPECT_EQ(
+      OutJson().at(0).dump(),
+      R"({"deleted":"0","missing_keys":[],"failed":"1","failed_keys":["b"],"failure":"redis: out of reach"})");
 }
 
 TEST_F(CommandsTest, TextsAreUtf8AndChunksNotEmpty) {

@@ -144,6 +144,21 @@ TEST_F(StoreCommandTest, GcForetellsAndRemoves) {
   EXPECT_TRUE(std::filesystem::exists(EntryPath(2)));
 }
 
+TEST_F(StoreCommandTest, GcByFormatAndPinnedOnes) {
+  EXPECT_EQ(Run({"store", "gc", store_, "--format", "f8", "--pinned"}), 2);
+  EXPECT_THAT(Err(), HasSubstr("--format is 'f8'; allowed: f32, bf16, f16, int8, int4, fp8"));
+  EXPECT_EQ(Run({"store", "gc", store_, "--pinned"}), 2) << "what is pinned, of all?";
+  EXPECT_EQ(Run({"store", "gc", store_, "--format", "int8", "--pinned"}), 0);
+  EXPECT_THAT(Out(), HasSubstr("removed       0 entries"));
+  const std::string format(kernels::Name(store::SmallFormat().encoding));
+  EXPECT_EQ(Run({"store", "gc", store_, "--format", format, "--dry-run"}), 0);
+  EXPECT_EQ(
+      Out(),
+      "would remove  2 entries, 40.0 KiB\nwould keep    1 entries, 20.0 KiB; 1 of them only for their pin\n");
+  EXPECT_EQ(Run({"store", "gc", store_, "--format", format, "--pinned"}), 0);
+  EXPECT_EQ(Out(), "removed       3 entries, 60.0 KiB\nkept          0 entries, 0 B\n");
+}
+
 TEST_F(StoreCommandTest, GcByModel) {
   const std::string model = (folder_ / "tiny.gguf").string();
   ASSERT_TRUE(test_support::WriteTinyModel(model, {}).ok());

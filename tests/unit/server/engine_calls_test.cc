@@ -9,6 +9,7 @@
 #include "gtest/gtest.h"
 #include "server/calls/engine_slot.h"
 #include "tests/support/fake_engine.h"
+#include "tests/support/memory_lower_tier.h"
 
 namespace kvblend::server {
 namespace {
@@ -102,6 +103,40 @@ TEST_F(EngineCallsTest, PagesAndKeysHaveLimits) {
   remove.add_keys(std::string(64, '0'));
   remove.set_all(true);
   EXPECT_THAT(std::string(calls_.Delete(remove).status().message()), HasSubstr("none, as all is set"));
+}
+
+TEST(EngineCallsDeleteTest, WhatATierDidNotDeleteIsSaid) {
+  const auto disk = std::make_shared<test_support::MemoryDisk>();
+  std::vector<std::unique_ptr<store::LowerTier>> lower;
+  lower.push_back(test_support::MakeMemoryLowerTier(disk));
+  testing::FakeEngine engine(std::move(lower));
+  EngineSlot slot;
+  slot.Serve(&engine);
+  EngineCalls calls(&slot, {.engine_options = {}, .max_message_bytes = 5});
+  v1::DeleteChunksRequest remove, clear;
+  clear.set_all(true);
+  std::vector<std::string> keys;
+  for (const int token : {1, 2}) keys.push_back(engine.StoreChunk("", token, 7, "").ToHex());
+  auto& chunk_store = static_cast<store::ChunkStore&>(engine.chunks());
+  ASSERT_TRUE(chunk_store.FlushWrites(absl::InfiniteFuture()).ok());
+  for (const std::string& key : keys) remove.add_keys(key);
+  disk->erase_fault = [&](const ChunkKey& key) {
+    return key.ToHex() == keys[1] ? absl::UnavailableError("out of reach") : absl::OkStatus();
+  };
+  const v1::DeleteChunksResponse removed = *calls.Delete(remove);
+  EXPECT_EQ(removed.deleted(), 1);
+  EXPECT_EQ(removed.failed(), 1);
+  EXPECT_THAT(removed.failed_keys(), ElementsAre(keys[1]));
+  EXPECT_EQ(removed.failure(), "disk: out of reach");
+  EXPECT_THAT(removed.missing_keys(), ElementsAre());
+
+  for (const int token : {1, 2}) engine.StoreChunk("", token, 7, "");
+  ASSERT_TRUE(chunk_store.FlushWrites(absl::InfiniteFuture()).ok());
+  const v1::DeleteChunksResponse cleared = *calls.Delete(clear);
+  EXPECT_EQ(cleared.deleted(), 1);
+  EXPECT_EQ(cleared.failed(), 1);
+  EXPECT_THAT(cleared.failed_keys(), ElementsAre(keys[1]));
+  EXPECT_EQ(cleared.failure(), "disk: out of reach");
 }
 
 TEST_F(EngineCallsTest, NamespacesHaveTheSameLimitInCallsAboutWhatIsStored) {

@@ -81,7 +81,7 @@ class ModelRun {
       case 8:
         return ReserveAndCommit(address, entry);
       case 9:
-        ASSERT_EQ(store_->Erase(Pick(2) == 0 ? own : kAllNamespaces, address.key), entry != nullptr);
+        ASSERT_EQ(*store_->Erase(Pick(2) == 0 ? own : kAllNamespaces, address.key), entry != nullptr);
         if (entry != nullptr) model_.Erase(address.key);
         return;
       case 10:
@@ -164,7 +164,7 @@ class ModelRun {
     for (const auto& [key, entry] : model_.resident()) {
       if (entry->address.tenant_namespace == tenant_namespace) doomed.push_back(key);
     }
-    ASSERT_EQ(store_->Clear(tenant_namespace), static_cast<int64_t>(doomed.size()));
+    ASSERT_EQ(store_->Clear(tenant_namespace).erased, static_cast<int64_t>(doomed.size()));
     for (const ChunkKey& key : doomed) model_.Erase(key);
   }
 

@@ -156,7 +156,7 @@ TEST_F(LowerTierTest, AnEntryThatCannotBeReadIsAMissFromThenOn) {
     EXPECT_EQ(store->Stats().failed_entries, 1);
     Put(*store, SmallAddress(1));  // computed again
     ExpectFilled(*LookupOne(*store, SmallAddress(1).key));
-    store->Erase(kAllNamespaces, SmallAddress(1).key);
+    store->Erase(kAllNamespaces, SmallAddress(1).key).IgnoreError();
   }
 }
 
@@ -240,16 +240,16 @@ TEST_F(LowerTierTest, WithoutRoomInHostMemoryItIsAMiss) {
 TEST_F(LowerTierTest, ErasedMeansErasedEverywhere) {
   auto store = Create(1);
   for (int32_t token = 0; token < 3; ++token) Put(*store, SmallAddress(token));
-  EXPECT_TRUE(store->Erase("", SmallAddress(0).key));  // only below
-  EXPECT_TRUE(store->Erase("", SmallAddress(2).key));  // in both
-  EXPECT_FALSE(store->Erase("", SmallAddress(2).key));
-  EXPECT_FALSE(store->Erase("other", SmallAddress(1).key));
+  EXPECT_TRUE(*store->Erase("", SmallAddress(0).key));  // only below
+  EXPECT_TRUE(*store->Erase("", SmallAddress(2).key));  // in both
+  EXPECT_FALSE(*store->Erase("", SmallAddress(2).key));
+  EXPECT_FALSE(*store->Erase("other", SmallAddress(1).key));
   EXPECT_EQ(disk_->entries(), 1);
   EXPECT_EQ(store->Stats().erased, 2);
 
   Put(*store, SmallAddress(6, 8, {0}, "tenant"));
-  EXPECT_EQ(store->Clear(""), 1);
-  EXPECT_EQ(store->Clear(kAllNamespaces), 1);
+  EXPECT_EQ(store->Clear("").erased, 1);
+  EXPECT_EQ(store->Clear(kAllNamespaces).erased, 1);
   EXPECT_EQ(disk_->entries(), 0);
   EXPECT_EQ(store->Stats().entries, 0);
 }
@@ -262,9 +262,14 @@ TEST_F(LowerTierTest, ATierThatErasesNothingGetsOneLineInTheLogAndNotOneForEvery
   const auto before = spdlog::default_logger();
   spdlog::set_default_logger(
       std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
-  EXPECT_EQ(store->Clear(""), 4);
+  const ChunkCatalog::Cleared cleared = store->Clear("");
   spdlog::set_default_logger(before);
-  EXPECT_THAT(log.str(), HasSubstr("was deleted, but not everywhere"));
+  EXPECT_EQ(cleared.erased, 0);
+  EXPECT_EQ(cleared.failed, 4);
+  EXPECT_EQ(cleared.failed_keys.size(), 4);
+  EXPECT_EQ(cleared.failure, absl::UnavailableError("disk: out of reach"));
+  EXPECT_EQ(store->Stats().erased, 0);
+  EXPECT_THAT(log.str(), HasSubstr("could not be deleted everywhere"));
   EXPECT_THAT(log.str(), HasSubstr("out of reach"));
   EXPECT_EQ(log.str().find("deleted"), log.str().rfind("deleted"));
 }
@@ -285,14 +290,14 @@ TEST_F(LowerTierTest, ErasingTakesQueuedWritesBack) {
       ASSERT_TRUE(store->Insert(SmallAddress(token), FilledKv(SmallAddress(token)), {}).ok());
     }
     while (writing == 0) std::this_thread::yield();
-    EXPECT_TRUE(store->Erase("", SmallAddress(2).key));  // queued
+    EXPECT_TRUE(*store->Erase("", SmallAddress(2).key));  // queued
     EXPECT_EQ(store->Stats().queued_writes, 2);
     EXPECT_EQ(store->WaitUntilDurable(SmallAddress(1).key, absl::Now()).code(),
               absl::StatusCode::kDeadlineExceeded);
     EXPECT_EQ(store->FlushWrites(absl::Now()).code(), absl::StatusCode::kDeadlineExceeded);
     gate.Unlock();
   }
-  EXPECT_TRUE(store->Erase("", SmallAddress(0).key));  // perhaps being written
+  EXPECT_TRUE(*store->Erase("", SmallAddress(0).key));  // perhaps being written
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   EXPECT_EQ(disk_->entries(), 1);
   EXPECT_TRUE(disk_->Contains(SmallAddress(1).key));
@@ -319,7 +324,7 @@ TEST_F(LowerTierTest, WritesThatFailOrFindNoPlaceAreReportedAndCostNothingElse) 
   disk_->write_fault = nullptr;
   ASSERT_TRUE(std::holds_alternative<ChunkHandle>(*store->LookupOrReserve(SmallAddress(1))));
   EXPECT_TRUE(store->WaitUntilDurable(SmallAddress(1).key, absl::InfiniteFuture()).ok());
-  ASSERT_TRUE(store->Erase("", SmallAddress(1).key));
+  ASSERT_TRUE(*store->Erase("", SmallAddress(1).key));
   ASSERT_TRUE(store->Insert(SmallAddress(1), FilledKv(SmallAddress(1)), {}).ok());
   EXPECT_TRUE(store->WaitUntilDurable(SmallAddress(1).key, absl::InfiniteFuture()).ok());
 
@@ -402,7 +407,7 @@ TEST_F(LowerTierTest, ManyThreadsWithReadsAndWritesThatFail) {
         const ChunkAddress address = SmallAddress(static_cast<int32_t>(random() % 12));
         switch (random() % 8) {
           case 0:
-            store->Erase(kAllNamespaces, address.key);
+            store->Erase(kAllNamespaces, address.key).IgnoreError();
             break;
           case 1:
             store->Pin(kAllNamespaces, address.key).IgnoreError();

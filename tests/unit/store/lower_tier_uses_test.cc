@@ -106,7 +106,7 @@ TEST_F(LowerTierUsesTest, WaitInTheBackgroundAndGoWithWhatIsErased) {
     while (!writing) std::this_thread::yield();
     EXPECT_TRUE(LookupOne(*store, chunk_.key).has_value());
     EXPECT_TRUE(LookupOne(*store, SmallAddress(2).key).has_value());
-    EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+    EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
     ASSERT_TRUE(store->Insert(SmallAddress(4), FilledKv(SmallAddress(4)), {}).ok());
     for (const int32_t queued : {3, 4}) {
       EXPECT_TRUE(LookupOne(*store, SmallAddress(queued).key).has_value());

@@ -176,10 +176,20 @@ TEST_F(LowerTiersTest, DemotionsThatWaitEndWithTheStore) {
 TEST_F(LowerTiersTest, ErasingErasesEverywhere) {
   auto store = Create(2);
   PutBelow(*store, chunk_);
-  EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+  EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
   EXPECT_FALSE(disk_->Contains(chunk_.key));
   EXPECT_FALSE(remote_->Contains(chunk_.key));
   EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
+}
+
+TEST_F(LowerTiersTest, WhatOneTierDidNotEraseIsToldAndGoneFromTheOthers) {
+  auto store = Create(2);
+  PutBelow(*store, chunk_);
+  disk_->erase_fault = [](const ChunkKey&) { return absl::UnavailableError("no"); };
+  EXPECT_EQ(store->Erase(kAllNamespaces, chunk_.key).status(), absl::UnavailableError("disk: no"));
+  EXPECT_FALSE(remote_->Contains(chunk_.key));
+  disk_->erase_fault = nullptr;
+  EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
 }
 
 // What was opened can be read after it is gone.
@@ -188,7 +198,7 @@ TEST_F(LowerTiersTest, ALookupUnderWayDoesNotUndoAnErasure) {
   PutBelow(*store, chunk_);
   disk_->after_open = [&] {
     disk_->after_open = nullptr;
-    EXPECT_TRUE(store->Erase(kAllNamespaces, chunk_.key));
+    EXPECT_TRUE(*store->Erase(kAllNamespaces, chunk_.key));
   };
   EXPECT_FALSE(LookupOne(*store, chunk_.key).has_value());
   EXPECT_FALSE(store->Stat(kAllNamespaces, chunk_.key).ok());
@@ -202,7 +212,7 @@ TEST_F(LowerTiersTest, ADemotionUnderWayDoesNotUndoAnErasure) {
   remote_->Evict(chunk_.key, 1);
   disk_->HoldReads(true);
   disk_->Evict(chunk_.key, /*frequency=*/2);
-  store->Erase(kAllNamespaces, chunk_.key);
+  store->Erase(kAllNamespaces, chunk_.key).IgnoreError();
   disk_->DeliverAll();
   ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());
   EXPECT_FALSE(remote_->Contains(chunk_.key));
@@ -448,31 +458,6 @@ TEST_F(LowerTiersTest, OfManyChunksTheTierBelowIsAskedForThoseThatAreNotAboveIt)
   EXPECT_EQ(infos[1]->key, chunk_.key);
   EXPECT_EQ(infos[2]->tier, Tier::kHostMemory);
   EXPECT_EQ(remote_->stat_calls, 1) << "for what is nowhere";
-}
-
-TEST_F(LowerTiersTest, StoredIsWhatTheDiskHasAndNobodyElseIsAsked) {
-  auto store = Create(2);
-  Put(*store, chunk_);
-  disk_->write_fault = [](const ChunkKey&) { return absl::ResourceExhaustedError("full"); };
-  Put(*store, SmallAddress(2));  // in memory and in the remote tier
-  remote_->stat_calls = 0;
-  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
-  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
-  EXPECT_EQ(remote_->stat_calls, 0);
-  EXPECT_EQ(store->AreStored("of others", keys), std::vector<bool>({false, false, false}));
-  EXPECT_EQ(store->AreDurable(kAllNamespaces, keys), std::vector<bool>({true, false, false}));
-}
-
-TEST_F(LowerTiersTest, WithoutADiskStoredIsWhatIsAnywhere) {
-  std::vector<std::unique_ptr<LowerTier>> tiers;
-  tiers.push_back(MakeMemoryLowerTier(remote_, kRemote));
-  auto store = *ChunkStore::Create({.byte_budget = kChunkBytes}, std::move(tiers));
-  Put(*store, chunk_);
-  Put(*store, SmallAddress(2));  // and chunk_ is in the remote tier alone
-  const std::vector<ChunkKey> keys = {chunk_.key, SmallAddress(2).key, SmallAddress(3).key};
-  EXPECT_EQ(store->AreStored(kAllNamespaces, keys), std::vector<bool>({true, true, false}));
-  EXPECT_TRUE(store->AreStored(kAllNamespaces, {}).empty());
-  EXPECT_EQ(store->AreDurable(kAllNamespaces, keys), std::vector<bool>({false, false, false}));
 }
 
 }  // namespace

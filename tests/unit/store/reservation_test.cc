@@ -82,7 +82,11 @@ TEST_F(ReservationTest, AnInsertFromElsewhereServesEverybodyAndTheHolderLater) {
 
 TEST_F(ReservationTest, WhatCanNeverFitIsRefusedBeforeItIsComputed) {
   const ChunkAddress large = SmallAddress(1, 1000);
-  EXPECT_EQ(store_->LookupOrReserve(large).status().code(), absl::StatusCode::kResourceExhausted);
+  const absl::Status refused = store_->LookupOrReserve(large).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << "trying again would not help";
+  EXPECT_THAT(refused.message(), ::testing::HasSubstr("(--chunk-store-bytes)"));
+  EXPECT_EQ(store_->CheckFits(large.format, large.num_tokens), refused);
+  EXPECT_TRUE(store_->CheckFits(address_.format, address_.num_tokens).ok());
   EXPECT_EQ(store_->Stats().rejected_insertions, 1);
   ChunkAddress bad = address_;
   bad.num_tokens = -1;
@@ -143,7 +147,7 @@ TEST_F(ReservationTest, ManyThreadsDoingEverything) {
             held = LookupOneAnyAnchor(*store_, address.content_key);
             break;
           case 2:
-            store_->Erase(address.tenant_namespace, address.key);
+            store_->Erase(address.tenant_namespace, address.key).IgnoreError();
             break;
           case 3:
             store_->Pin(address.tenant_namespace, address.key).IgnoreError();

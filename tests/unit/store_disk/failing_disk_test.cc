@@ -108,7 +108,7 @@ TEST_F(FailingDiskTest, WhateverFailsAnswersAreRightAndCallsSucceed) {
         DamageAFile(random);
         break;
       case 4:
-        store->Erase(kAllNamespaces, address.key);
+        store->Erase(kAllNamespaces, address.key).IgnoreError();
         break;
       case 5:
         if (random() % 8 == 0) {  // a restart; a folder that can't be listed would be an error of its start

@@ -28,11 +28,11 @@ Digest Model(uint8_t which) {
 class FolderCleanupTest : public DiskTierTest {
  protected:
   /// Stores entry `number` as it was stored by a server at that time.
-  void Store(DiskTier& tier, int32_t number, uint8_t model, int64_t created, double cost,
-             bool pinned = false) {
+  void Store(DiskTier& tier, int32_t number, uint8_t model, int64_t created, double cost, bool pinned = false,
+             const KvFormat& format = SmallFormat()) {
     const std::vector<int32_t> token_ids = {number, 1, 2, 3, 4, 5, 6, 7};
     const ChunkAddress address =
-        AddressOf({.model_fingerprint = Model(model), .format = SmallFormat(), .token_ids = token_ids});
+        AddressOf({.model_fingerprint = Model(model), .format = format, .token_ids = token_ids});
     ASSERT_TRUE(tier.Put(address, *FilledKv(address),
                          {.compute_cost_seconds = cost, .created = absl::FromUnixSeconds(created)})
                     .ok());
@@ -78,7 +78,7 @@ class FolderCleanupTest : public DiskTierTest {
     const auto tier = OpenTier();
     EXPECT_EQ(tier->Stats().entries, result->kept_entries);
     EXPECT_EQ(tier->Stats().bytes, result->kept_bytes);
-    EXPECT_EQ(tier->Stats().pinned_entries, 1);
+    EXPECT_EQ(tier->Stats().pinned_entries, options.pinned ? 0 : 1);
     for (const auto& [key, number] : numbers_) {
       EXPECT_EQ(tier->Contains(key), std::count(removed.begin(), removed.end(), number) == 0) << number;
     }
@@ -107,6 +107,41 @@ TEST_F(FolderCleanupTest, ByAnyOtherModel) {
   CleanupOptions options = Options();
   options.other_models_than = {Model(1)};
   EXPECT_THAT(Removed(options), UnorderedElementsAre(4, 5));
+}
+
+TEST_F(FolderCleanupTest, ByFormat) {
+  KvFormat other = SmallFormat();
+  other.encoding = kernels::KvEncoding::kInt8;
+  Store(*OpenTier(), 6, 1, 600, 9, /*pinned=*/true, other);
+  CleanupOptions options = Options();
+  options.encoding = kernels::KvEncoding::kInt8;
+  options.dry_run = true;
+  EXPECT_THAT(CleanUpFolder(options)->removed, IsEmpty());
+  EXPECT_EQ(CleanUpFolder(options)->kept_pinned, 1);
+  options.pinned = true;
+  options.dry_run = false;
+  const auto result = CleanUpFolder(options);
+  ASSERT_THAT(result->removed, testing::SizeIs(1));
+  EXPECT_EQ(numbers_[result->removed[0].key], 6);
+  EXPECT_EQ(result->kept_pinned, 0);
+  EXPECT_EQ(NumFilesIn("entries"), 6) << "five entries and a pin";
+}
+
+TEST_F(FolderCleanupTest, PinnedOnesWhenAskedForThem) {
+  CleanupOptions options = Options();
+  options.pinned = true;
+  options.model = Model(1);
+  options.max_bytes = kEntryFileBytes;
+  EXPECT_THAT(Removed(options), UnorderedElementsAre(1, 2, 3, 4));
+}
+
+TEST_F(FolderCleanupTest, WhoeverStaysForItsPinCountsOnce) {
+  CleanupOptions options = Options();
+  options.created_before = absl::FromUnixSeconds(1000);
+  options.max_bytes = 0;
+  const auto result = CleanUpFolder(options);
+  EXPECT_EQ(result->kept_entries, 1);
+  EXPECT_EQ(result->kept_pinned, 1);
 }
 
 TEST_F(FolderCleanupTest, ConditionsMeetAndRoomComesAfterThem) {

@@ -52,6 +52,7 @@ class RedisTierTest : public QuietRedisTest {
             .connect_timeout = absl::Seconds(5),
             .ping_interval = absl::InfiniteDuration(),
             .min_refresh_interval = absl::Milliseconds(1),
+            .erasure_retry_interval = absl::InfiniteDuration(),
             .breaker = {.min_backoff = absl::Milliseconds(10), .max_backoff = absl::Milliseconds(20)},
             .make_transport = [&redis] { return redis.NewTransport(); },
             .now = [&redis] { return redis.clock().Now(); }};

@@ -91,6 +91,34 @@ TEST_F(RedisTierLifetimeTest, IsProlongedByUsesOnceHalfOfItHasPassed) {
   EXPECT_TRUE(tier->Contains(chunk_.key));
 }
 
+TEST_F(RedisTierLifetimeTest, RedisLacksWhatIsNotWholeOrHasNotHalfOfItsTime) {
+  const auto tier = OpenTier();
+  const ChunkAddress nowhere = SmallAddress(2), in_part = SmallAddress(3);
+  const auto lack = [&] { return tier->Lack({chunk_.key, nowhere.key, in_part.key}, SmallFormat()); };
+  ASSERT_TRUE(Put(*tier, in_part).ok());
+  ASSERT_TRUE(Put(*tier, chunk_).ok());
+  EXPECT_EQ(lack(), std::vector<bool>({false, true, false}));
+  redis_.Erase(KeysOf(in_part)[4]);  // as an eviction does
+  EXPECT_EQ(lack(), std::vector<bool>({false, true, true}));
+  EXPECT_FALSE(tier->Contains(in_part.key)) << "or it would not be offered again";
+  ASSERT_TRUE(Put(*tier, in_part).ok());
+  ASSERT_TRUE(Put(*tier, chunk_).ok());
+  EXPECT_EQ(lack(), std::vector<bool>({false, true, false}));
+
+  redis_.clock().Advance(kTtl * 0.6);
+  EXPECT_EQ(lack(), std::vector<bool>({true, true, true}));
+  EXPECT_FALSE(tier->Contains(chunk_.key));
+  EXPECT_LT(redis_.TtlSeconds(KeysOf(chunk_)[0]), ttl_seconds_ / 2) << "who only looks prolongs nothing";
+  ASSERT_TRUE(Put(*tier, chunk_).ok());
+  EXPECT_EQ(lack(), std::vector<bool>({false, true, true}));
+
+  redis_.ReplyTo("UNLINK", {.execute = false, .instead = "-NOREPLICAS Not enough good replicas.\r\n"});
+  EXPECT_FALSE(tier->Erase(kAllNamespaces, chunk_.key).ok());
+  EXPECT_EQ(lack(), std::vector<bool>({true, true, true})) << "who puts it again wants it there";
+  redis_.ReplyTo("PTTL", {.execute = false, .instead = "-NOPERM no.\r\n"});
+  EXPECT_EQ(lack(), std::vector<bool>({false, false, false})) << "nobody knows";
+}
+
 TEST_F(RedisTierLifetimeTest, OfWhatIsNotThereOrToBeErasedIsNotProlonged) {
   const auto tier = OpenTier();
   ASSERT_TRUE(Put(*tier, chunk_).ok());

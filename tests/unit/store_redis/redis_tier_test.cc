@@ -312,6 +312,33 @@ TEST_F(RedisTierTest, WhatCouldNotBeErasedIsNotServedAndGoesLater) {
   EXPECT_TRUE(ReadAndCompare(*tier, address).ok());
 }
 
+TEST_F(RedisTierTest, WhatCouldNotBeErasedGoesOnceItsNodeWorksThoughNobodyAsksForIt) {
+  RedisTier::Options options = TierOptions();
+  options.erasure_retry_interval = absl::Milliseconds(1);
+  const auto tier = OpenTier(options);
+  const ChunkAddress address = SmallAddress(1, 8, {0}, "tenant");
+  const ChunkAddress foreign = SmallAddress(2, 8, {0}, "other");
+  ASSERT_TRUE(Put(*tier, address).ok());
+  ASSERT_TRUE(Put(*tier, foreign).ok());
+  const ChunkAddress unknown = SmallAddress(3, 8, {0}, "tenant");
+  const std::vector<ChunkAddress> all = {address, foreign, unknown};
+  std::set<int32_t> nodes;
+  for (const ChunkAddress& erased : all) nodes.insert(redis_.NodeOf(KeysOf(erased)[0]));
+  for (const int32_t node : nodes) redis_.Kill(node);
+  for (const ChunkAddress& erased : all) {
+    EXPECT_EQ(tier->Erase("tenant", erased.key).status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(tier->Stats().pending_erasures, 3);
+  for (const int32_t node : nodes) redis_.Revive(node);
+  Recover(*tier);
+  ASSERT_TRUE(tier->AwaitErasures(Soon()));
+  AwaitWrites(*tier);
+  EXPECT_EQ(NumKeysOf(address), 0);
+  EXPECT_EQ(NumKeysOf(foreign), 5) << "of another tenant: it was not his to erase";
+  EXPECT_EQ(tier->Stats().pending_erasures, 0);
+  EXPECT_TRUE(ReadAndCompare(*tier, foreign).ok());
+}
+
 // As with min-replicas-to-write, for as long as too few replicas are there.
 TEST_F(RedisTierTest, WhatRedisRefusesToEraseIsNotServedHoweverOftenItIsAskedFor) {
   const auto tier = OpenTier();

@@ -160,11 +160,11 @@ TEST(ConvertReportsTest, DocumentChunks) {
 }
 
 TEST(ConvertReportsTest, PrefetchedChunks) {
-  const v1::PrefetchChunksResponse wire =
-      ToProto(std::vector<PrefetchedChunk>{{.key = "key", .tier = Tier::kDisk, .num_tokens = 3},
-                                           {.key = "other", .tier = Tier::kNone, .num_tokens = 4}});
+  const v1::PrefetchChunksResponse wire = ToProto(std::vector<PrefetchedChunk>{
+      {.key = "key", .tier = Tier::kDisk, .num_tokens = 3, .refusal = "too large"},
+      {.key = "other", .tier = Tier::kNone, .num_tokens = 4}});
   EXPECT_EQ(EmptyFields(wire), "");
-  ExpectMessage(wire, R"(chunks { key: "key"  tier: TIER_DISK  num_tokens: 3 }
+  ExpectMessage(wire, R"(chunks { key: "key"  tier: TIER_DISK  num_tokens: 3  refusal: "too large" }
       chunks { key: "other"  num_tokens: 4 })");
 }
 
