@@ -12,36 +12,40 @@ namespace kvblend::store {
 
 ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, uint64_t prompt,
                        ReadMeter& meter)
-    : source_(std::move(source)),
+    : key_(source->header().address.key),
+      tier_(source->tier()),
       kv_(std::move(kv)),
       prompt_(prompt),
       meter_(meter),
       missing_(kv_->size_bytes() == 0 ? 0 : kv_->format().num_layers),
       unasked_(missing_.load()),
+      source_(missing_.load() == 0 ? nullptr : std::move(source)),
       asked_(kv_->format().num_layers, kv_->size_bytes() == 0),
       arrived_(kv_->format().num_layers, kv_->size_bytes() == 0) {}
 
 void ArrivingKv::AskAs(uint64_t prompt, int32_t layer) {
+  std::shared_ptr<LowerTierEntry> source;
   {
     absl::MutexLock lock(&mutex_);
-    if (asked_[layer] || cancelled_ || !failure_.ok()) return;
+    if (asked_[layer] || source_ == nullptr) return;
+    source = source_;
     asked_[layer] = true;
     unasked_.fetch_sub(1, std::memory_order_release);
   }
-  meter_.Begin(tier());
+  meter_.Begin(tier_);
   // The callback holds on to the memory that is being written.
-  const absl::StatusOr<ReadId> id = source_->ReadLayer(
+  const absl::StatusOr<ReadId> id = source->ReadLayer(
       layer, kv_->MutableLayerBytes(layer), {prompt, layer},
       [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
   if (!id.ok()) return LayerDone(layer, id.status());
   {
     absl::MutexLock lock(&mutex_);
-    if (!cancelled_) {
+    if (source_ != nullptr) {
       reads_.push_back(*id);
       return;
     }
   }
-  source_->CancelRead(*id);
+  source->CancelRead(*id);  // no effect if it was the last one
 }
 
 void ArrivingKv::AskForRest() {
@@ -65,15 +69,17 @@ absl::Time PromptReads::LookupDeadline(absl::Duration budget) {
 }
 
 void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
-  meter_.End(tier(), status.ok() ? kv_->layer_bytes() : 0);
+  meter_.End(tier_, status.ok() ? kv_->layer_bytes() : 0);
+  Ended ended;
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
     arrived_[layer] = true;
-    missing_.fetch_sub(1, std::memory_order_release);
+    if (missing_.fetch_sub(1, std::memory_order_release) == 1) End(ended);
   } else if (failure_.ok()) {
+    End(ended);
     refused_ = absl::IsResourceExhausted(status);
-    failure_ = absl::DataLossError(absl::StrCat("chunk ", source_->header().address.key.ToHex(), ": layer ",
-                                                layer, " could not be read: ", status.message()));
+    failure_ = absl::DataLossError(
+        absl::StrCat("chunk ", key_.ToHex(), ": layer ", layer, " could not be read: ", status.message()));
   }
 }
 
@@ -83,22 +89,27 @@ absl::Status ArrivingKv::WaitForLayer(int32_t layer, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return arrived_[layer] || !failure_.ok(); };
   if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline)) {
-    return absl::DeadlineExceededError(absl::StrCat("chunk ", source_->header().address.key.ToHex(),
-                                                    ": layer ", layer, " has not arrived yet"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("chunk ", key_.ToHex(), ": layer ", layer, " has not arrived yet"));
   }
   // A later layer's failure makes the whole chunk a miss: better to hear of it now.
   return failure_;
 }
 
 void ArrivingKv::Cancel() {
-  std::vector<ReadId> reads;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    reads.swap(reads_);
-  }
-  if (complete()) return;
-  for (const ReadId id : reads) source_->CancelRead(id);
+  Ended ended;
+  absl::MutexLock lock(&mutex_);
+  End(ended);
+}
+
+void ArrivingKv::End(Ended& ended) {
+  ended.source = std::exchange(source_, nullptr);
+  ended.reads.swap(reads_);
+}
+
+ArrivingKv::Ended::~Ended() {
+  if (source == nullptr) return;
+  for (const ReadId id : reads) source->CancelRead(id);
 }
 
 bool ArrivingKv::refused() const {

@@ -20,7 +20,8 @@ namespace kvblend::store {
 
 /// Layers become readable one by one: while a prompt computes with layer l, layer l + 1 is there or on its
 /// way. A layer is read once it has been asked for, at the latest by waiting for it. The memory lives until
-/// the last read has ended, even if nobody uses the chunk any more. Thread-safe.
+/// the last read has ended, even if nobody uses the chunk any more. The source, which may be an open file, is
+/// let go as soon as nothing more will be read from it. Thread-safe.
 class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
  public:
   /// `prompt`: whose reads these are; `meter` outlives this. REQUIRES: `kv` has the shape of the entry's
@@ -28,7 +29,7 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, uint64_t prompt,
              ReadMeter& meter);
 
-  Tier tier() const { return source_->tier(); }
+  Tier tier() const { return tier_; }
   int32_t num_layers() const { return kv_->format().num_layers; }
 
   /// Asks for one layer, unless it has been asked for.
@@ -40,7 +41,8 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   /// and is a miss from now on. kDeadlineExceeded: neither happened by `deadline`.
   absl::Status WaitForLayer(int32_t layer, absl::Time deadline);
 
-  /// Drops reads that have not begun, and asks for no more: the chunk is not used any more.
+  /// Drops reads that have not begun, and asks for no more: the chunk is not used any more. A failure does
+  /// the same.
   void Cancel();
 
   /// All layers are there.
@@ -57,7 +59,18 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   void AskAs(uint64_t prompt, int32_t layer);
   void LayerDone(int32_t layer, const absl::Status& status);
 
-  const std::shared_ptr<LowerTierEntry> source_;
+  /// What is to be done once the lock is released, as it calls the tier, and may close a file. Declared
+  /// before the lock.
+  struct Ended {
+    std::shared_ptr<LowerTierEntry> source;
+    std::vector<ReadId> reads;  // that are not needed any more
+    ~Ended();
+  };
+  /// Nothing more is read, whatever was asked for.
+  void End(Ended& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const ChunkKey key_;
+  const Tier tier_;
   const std::shared_ptr<ChunkKv> kv_;
   const uint64_t prompt_;
   ReadMeter& meter_;
@@ -65,7 +78,7 @@ class ArrivingKv : public std::enable_shared_from_this<ArrivingKv> {
   std::atomic<int32_t> unasked_;  // layers
 
   mutable absl::Mutex mutex_;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<LowerTierEntry> source_ ABSL_GUARDED_BY(mutex_);  // null: nothing more is read
   std::vector<bool> asked_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> arrived_ ABSL_GUARDED_BY(mutex_);
   std::vector<ReadId> reads_ ABSL_GUARDED_BY(mutex_);  // begun

@@ -1,8 +1,17 @@
 #include "engine/store/disk/read_backlog.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace kvblend::store::internal {
+
+absl::Status PendingRead::Begin() {
+  if (request.file == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(request.file, request.open());
+  }
+  progress.emplace(*request.file, static_cast<int64_t>(request.out.size()));
+  return absl::OkStatus();
+}
 
 absl::StatusOr<ReadId> ReadBacklog::Add(ReadRequest request) {
   absl::MutexLock lock(&mutex_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -19,15 +20,15 @@ namespace kvblend::store::internal {
 
 /// A read in the hands of one thread at a time.
 struct PendingRead {
-  PendingRead(ReadId read_id, ReadRequest read_request)
-      : id(read_id),
-        request(std::move(read_request)),
-        progress(*request.file, static_cast<int64_t>(request.out.size())) {}
+  PendingRead(ReadId read_id, ReadRequest read_request) : id(read_id), request(std::move(read_request)) {}
+
+  /// Opens the file if need be, before anything is read.
+  absl::Status Begin();
 
   const ReadId id;
   ReadRequest request;
-  ReadProgress progress;
-  bool cancelled_before_start = false;  // to be finished without reading
+  std::optional<ReadProgress> progress;  // once it has begun
+  bool cancelled_before_start = false;   // to be finished without reading
 };
 
 /// Thread-safe. A read goes: Add -> waiting -> Take -> running -> Finish. Cancel and Stop move waiting reads

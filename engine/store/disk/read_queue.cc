@@ -30,7 +30,8 @@ class ThreadReadQueue final : public ReadQueue {
     while (std::unique_ptr<internal::PendingRead> read = backlog_.Take()) {
       absl::Status status;
       if (!read->cancelled_before_start) {
-        status = ReadFully(*read->request.file, read->request.offset, read->request.out);
+        status = read->Begin();
+        if (status.ok()) status = ReadFully(*read->request.file, read->request.offset, read->request.out);
       }
       backlog_.Finish(std::move(read), std::move(status));
     }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -23,7 +24,8 @@
 namespace kvblend::store {
 
 struct ReadRequest {
-  std::shared_ptr<File> file;
+  std::shared_ptr<File> file;  // null: `open` opens it when the read begins, and it is closed at the end
+  std::function<absl::StatusOr<std::shared_ptr<File>>()> open = nullptr;
   int64_t offset = 0;
   /// Where the bytes go. The caller's until Submit, the queue's until `done` is called. For a file that is
   /// read directly, offset, address and size are multiples of kDirectAlignment.
@@ -32,7 +34,7 @@ struct ReadRequest {
   /// Called exactly once, on a thread of the queue, with no lock held. It may submit and cancel reads, but
   /// not destroy the queue, and it keeps other reads of its thread waiting.
   ///   OK: all of `out` was read.   kDataLoss: the file ends before.   kCancelled: nobody wants it any more.
-  ///   Otherwise what the file system says.
+  ///   Otherwise what the file system says, or `open`.
   absl::AnyInvocable<void(absl::Status)> done;
 };
 

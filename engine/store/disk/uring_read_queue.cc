@@ -167,7 +167,9 @@ bool UringReadQueue::TakeReads(Reader& reader) {
     took = true;
     if (read->cancelled_before_start) {
       backlog_.Finish(std::move(read), absl::OkStatus());
-    } else if (read->request.file->descriptor() < 0 || read->progress.complete()) {
+    } else if (absl::Status begun = read->Begin(); !begun.ok()) {
+      backlog_.Finish(std::move(read), std::move(begun));
+    } else if (read->request.file->descriptor() < 0 || read->progress->complete()) {
       ReadInline(std::move(read));
     } else {
       Prepare(reader, std::move(read));
@@ -180,7 +182,7 @@ bool UringReadQueue::TakeReads(Reader& reader) {
 /// A resumed read may exceed the depth by one: the ring's completion queue has room for twice as many.
 void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) {
   const ReadRequest& request = read->request;
-  const auto next = static_cast<size_t>(read->progress.next());
+  const auto next = static_cast<size_t>(read->progress->next());
   std::byte* const begin = request.out.data() + next;
   const auto size = static_cast<unsigned>(std::min(request.out.size() - next, kMaxReadBytes));
   const auto offset = static_cast<uint64_t>(request.offset) + next;
@@ -196,8 +198,8 @@ void UringReadQueue::Complete(Reader& reader, std::unique_ptr<PendingRead> read,
   if (result == -EINTR || result == -EAGAIN) return Prepare(reader, std::move(read));
   // Other errors: a plain read gives the answer, or the error message.
   if (result < 0) return ReadInline(std::move(read));
-  absl::Status status = read->progress.Advance(*read->request.file, result);
-  if (status.ok() && !read->progress.complete()) return Prepare(reader, std::move(read));
+  absl::Status status = read->progress->Advance(*read->request.file, result);
+  if (status.ok() && !read->progress->complete()) return Prepare(reader, std::move(read));
   backlog_.Finish(std::move(read), std::move(status));
 }
 
