@@ -49,7 +49,8 @@ void Prefetcher::Run() {
     // A prompt whose turn has come already does not need it any more.
     if (std::shared_ptr<Prefetch> prefetch = next.lock();
         prefetch != nullptr && held_bytes_ < max_held_bytes_) {
-      std::vector<std::optional<store::ChunkHandle>> found = chunk_store_.Prefetch(prefetch->keys_);
+      std::vector<std::optional<store::ChunkHandle>> found =
+          chunk_store_.Prefetch(prefetch->keys_, store::ReadFor::kQueuedPrompt);
       absl::MutexLock prefetch_lock(&prefetch->mutex_);
       for (std::optional<store::ChunkHandle>& handle : found) {
         if (!handle.has_value()) continue;

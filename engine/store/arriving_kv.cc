@@ -1,7 +1,6 @@
 #include "engine/store/arriving_kv.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,47 +9,57 @@
 
 namespace kvblend::store {
 
-ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, uint64_t prompt,
-                       ReadMeter& meter)
+ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, ReadMeter& meter)
     : key_(source->header().address.key),
       tier_(source->tier()),
       kv_(std::move(kv)),
-      prompt_(prompt),
       meter_(meter),
       missing_(kv_->size_bytes() == 0 ? 0 : kv_->format().num_layers),
       unasked_(missing_.load()),
       source_(missing_.load() == 0 ? nullptr : std::move(source)),
-      asked_(kv_->format().num_layers, kv_->size_bytes() == 0),
-      arrived_(kv_->format().num_layers, kv_->size_bytes() == 0) {}
+      layers_(kv_->format().num_layers) {
+  for (Layer& layer : layers_) layer.asked = layer.arrived = complete();
+}
 
-void ArrivingKv::AskAs(uint64_t prompt, int32_t layer) {
+void ArrivingKv::Ask(Reader reader, int32_t layer) {
+  const ReadPriority priority{reader, layer};
   std::shared_ptr<LowerTierEntry> source;
+  std::optional<ReadId> waiting;
   {
     absl::MutexLock lock(&mutex_);
-    if (asked_[layer] || source_ == nullptr) return;
+    Layer& asked = layers_[layer];
+    if (source_ == nullptr || asked.arrived || (asked.asked && asked.priority <= priority)) return;
+    asked.priority = priority;
+    if (std::exchange(asked.asked, true)) {
+      if (!asked.read.has_value()) return;  // it is being asked for just now; see below
+      waiting = asked.read;
+    } else {
+      unasked_.fetch_sub(1, std::memory_order_release);
+    }
     source = source_;
-    asked_[layer] = true;
-    unasked_.fetch_sub(1, std::memory_order_release);
   }
+  if (waiting.has_value()) return source->RaiseRead(*waiting, priority);
   meter_.Begin(tier_);
   // The callback holds on to the memory that is being written.
   const absl::StatusOr<ReadId> id = source->ReadLayer(
-      layer, kv_->MutableLayerBytes(layer), {prompt, layer},
+      layer, kv_->MutableLayerBytes(layer), priority,
       [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
   if (!id.ok()) return LayerDone(layer, id.status());
+  std::optional<ReadPriority> wanted;
   {
     absl::MutexLock lock(&mutex_);
-    if (source_ != nullptr) {
-      reads_.push_back(*id);
-      return;
-    }
+    layers_[layer].read = *id;
+    if (source_ != nullptr) wanted = layers_[layer].priority;
   }
-  source->CancelRead(*id);  // no effect if it was the last one
+  if (!wanted.has_value()) {
+    source->CancelRead(*id);  // no effect if it was the last one
+  } else if (*wanted < priority) {
+    source->RaiseRead(*id, *wanted);  // somebody else has asked meanwhile
+  }
 }
 
 void ArrivingKv::AskForRest() {
-  constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
-  for (int32_t layer = 0; layer < num_layers() && num_unasked() > 0; ++layer) AskAs(kNobody, layer);
+  for (int32_t layer = 0; layer < num_layers() && num_unasked() > 0; ++layer) Ask({ReadFor::kNobody}, layer);
 }
 
 void PromptReads::AskForAll() {
@@ -58,7 +67,7 @@ void PromptReads::AskForAll() {
   for (const auto& arriving : arriving_) num_layers = std::max(num_layers, arriving->num_layers());
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     for (const auto& arriving : arriving_) {
-      if (layer < arriving->num_layers()) arriving->Ask(layer);
+      if (layer < arriving->num_layers()) arriving->Ask(reader_, layer);
     }
   }
 }
@@ -73,7 +82,7 @@ void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
   Ended ended;
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
-    arrived_[layer] = true;
+    layers_[layer].arrived = true;
     if (missing_.fetch_sub(1, std::memory_order_release) == 1) End(ended);
   } else if (failure_.ok()) {
     End(ended);
@@ -83,11 +92,13 @@ void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
   }
 }
 
-absl::Status ArrivingKv::WaitForLayer(int32_t layer, absl::Time deadline) {
+absl::Status ArrivingKv::WaitForLayer(Reader reader, int32_t layer, absl::Time deadline) {
   if (complete()) return absl::OkStatus();
-  Ask(layer);
+  Ask(reader, layer);
   absl::MutexLock lock(&mutex_);
-  const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return arrived_[layer] || !failure_.ok(); };
+  const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return layers_[layer].arrived || !failure_.ok();
+  };
   if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline)) {
     return absl::DeadlineExceededError(
         absl::StrCat("chunk ", key_.ToHex(), ": layer ", layer, " has not arrived yet"));
@@ -104,7 +115,9 @@ void ArrivingKv::Cancel() {
 
 void ArrivingKv::End(Ended& ended) {
   ended.source = std::exchange(source_, nullptr);
-  ended.reads.swap(reads_);
+  for (const Layer& layer : layers_) {
+    if (layer.read.has_value() && !layer.arrived) ended.reads.push_back(*layer.read);
+  }
 }
 
 ArrivingKv::Ended::~Ended() {

@@ -62,6 +62,7 @@ class DiskEntry final : public LowerTierEntry, public std::enable_shared_from_th
   /// way: too many reads wait or files are open, which says nothing of the entry.
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
                                    absl::AnyInvocable<void(absl::Status)> done) override;
+  void RaiseRead(ReadId id, ReadPriority priority) override { reads_.Raise(id, priority); }
   void CancelRead(ReadId id) override { reads_.Cancel(id); }
 
  private:

@@ -29,6 +29,7 @@ class UringReadQueue final : public ReadQueue {
   bool Start(const Options& options);
 
   absl::StatusOr<ReadId> Submit(ReadRequest request) override;
+  void Raise(ReadId id, ReadPriority priority) override { backlog_.Raise(id, priority); }
   bool Cancel(ReadId id) override;
   std::string_view name() const override { return "io_uring"; }
 
@@ -165,9 +166,7 @@ bool UringReadQueue::TakeReads(Reader& reader) {
     std::unique_ptr<PendingRead> read = backlog_.TryTake();
     if (read == nullptr) break;
     took = true;
-    if (read->cancelled_before_start) {
-      backlog_.Finish(std::move(read), absl::OkStatus());
-    } else if (absl::Status begun = read->Begin(); !begun.ok()) {
+    if (absl::Status begun = read->Begin(); !begun.ok()) {
       backlog_.Finish(std::move(read), std::move(begun));
     } else if (read->request.file->descriptor() < 0 || read->progress->complete()) {
       ReadInline(std::move(read));

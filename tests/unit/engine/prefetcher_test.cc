@@ -59,6 +59,15 @@ TEST_F(PrefetcherTest, WhatWasPrefetchedIsInMemoryAndNoHit) {
   EXPECT_EQ(store->Stats().lower_hits, 0);
 }
 
+TEST_F(PrefetcherTest, ItReadsBehindPromptsAndBeforeWhatNoPromptAsksFor) {
+  auto store = Create(16);
+  disk_->HoldReads(true);
+  Prefetcher prefetcher(*store, 16 * kChunkBytes);
+  const auto prefetch = prefetcher.Start(Keys(0, 1));
+  prefetcher.WaitUntilIdle();
+  EXPECT_EQ(disk_->next_read()->reader.purpose, store::ReadFor::kQueuedPrompt);
+}
+
 TEST_F(PrefetcherTest, DroppedBeforeItsTurnItReadsNothing) {
   auto store = Create(16);
   Prefetcher prefetcher(*store, 16 * kChunkBytes);

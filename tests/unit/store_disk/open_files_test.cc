@@ -137,5 +137,44 @@ TEST_F(OpenFilesTest, WhenTooManyAreOpenAChunkIsAMissButSound) {
   ExpectFilled(*again);
 }
 
+// A prefetch as large as the queue stands in no prompt's way, and what it loses to the prompt is only late.
+TEST_F(OpenFilesTest, AFullQueueTakesWhatAPromptReads) {
+  DiskTier::Options options = TierOptions();
+  options.reads.max_waiting = 4;
+  auto opened = *DiskTier::Open(options);
+  DiskTier* const tier = opened.get();
+  const auto store = *ChunkStore::Create({.byte_budget = 100 * kChunkBytes, .now = [this] { return now_; }},
+                                         Only(std::move(opened)));
+  absl::Notification busy, go_on;
+  faulty_.SetFault([&](int64_t, Operation operation, const std::string& path) {
+    if (operation == Operation::kRead && path == PathOf(SmallAddress(0).key) && !busy.HasBeenNotified() &&
+        store->Stats().prefetched > 0) {
+      busy.Notify();
+      go_on.WaitForNotification();
+    }
+    return absl::OkStatus();
+  });
+  const auto first = store->Prefetch({SmallAddress(0).key});
+  busy.WaitForNotification();
+  faulty_.Heal();
+  const auto prefetched = store->Prefetch({SmallAddress(1).key, SmallAddress(2).key, SmallAddress(3).key});
+  const auto needed = LookupOne(*store, SmallAddress(4).key);
+  ASSERT_TRUE(needed.has_value());
+  EXPECT_FALSE(needed->lost()) << "its reads have room";
+  go_on.Notify();
+  ExpectFilled(*needed);
+  // The second gave its room to the prompt, and there had been none for the third.
+  for (const int32_t token : {2, 3}) {
+    EXPECT_FALSE(prefetched[token - 1]->AcquireLayer(1).ok());
+    EXPECT_TRUE(prefetched[token - 1]->lost());
+    EXPECT_TRUE(tier->Contains(SmallAddress(token).key)) << "nothing is wrong with it";
+    const auto again = LookupOne(*store, SmallAddress(token).key);
+    ASSERT_TRUE(again.has_value()) << "the next lookup reads it";
+    ExpectFilled(*again);
+  }
+  EXPECT_EQ(tier->Stats().read_errors, 0);
+  EXPECT_FALSE(tier->Stats().read_failing);
+}
+
 }  // namespace
 }  // namespace kvblend::store
