@@ -209,8 +209,8 @@ class DiskIndex {
   void SetBusy(Slot slot, bool busy);
   void UpdateEvictability(Slot slot);
   void SetStuck(Slot slot, bool stuck);
-  /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
   int64_t BytesOf(const std::string& tenant_namespace) const;
+  /// REQUIRES: `id` comes from the eviction queue, and is no longer in it.
   void GiveUp(std::optional<EvictionQueue::EntryId> id, std::vector<Victim>& victims);
 
   Limits limits_;
