@@ -1,7 +1,6 @@
 #include "engine/store/arriving_kv.h"
 
 #include <algorithm>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,43 +9,57 @@
 
 namespace kvblend::store {
 
-ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, uint64_t prompt,
-                       ReadMeter& meter)
-    : source_(std::move(source)),
+ArrivingKv::ArrivingKv(std::shared_ptr<LowerTierEntry> source, std::shared_ptr<ChunkKv> kv, ReadMeter& meter)
+    : key_(source->header().address.key),
+      tier_(source->tier()),
       kv_(std::move(kv)),
-      prompt_(prompt),
       meter_(meter),
       missing_(kv_->size_bytes() == 0 ? 0 : kv_->format().num_layers),
       unasked_(missing_.load()),
-      asked_(kv_->format().num_layers, kv_->size_bytes() == 0),
-      arrived_(kv_->format().num_layers, kv_->size_bytes() == 0) {}
+      source_(missing_.load() == 0 ? nullptr : std::move(source)),
+      layers_(kv_->format().num_layers) {
+  for (Layer& layer : layers_) layer.asked = layer.arrived = complete();
+}
 
-void ArrivingKv::AskAs(uint64_t prompt, int32_t layer) {
+void ArrivingKv::Ask(Reader reader, int32_t layer) {
+  const ReadPriority priority{reader, layer};
+  std::shared_ptr<LowerTierEntry> source;
+  std::optional<ReadId> waiting;
   {
     absl::MutexLock lock(&mutex_);
-    if (asked_[layer] || cancelled_ || !failure_.ok()) return;
-    asked_[layer] = true;
-    unasked_.fetch_sub(1, std::memory_order_release);
+    Layer& asked = layers_[layer];
+    if (source_ == nullptr || asked.arrived || (asked.asked && asked.priority <= priority)) return;
+    asked.priority = priority;
+    if (std::exchange(asked.asked, true)) {
+      if (!asked.read.has_value()) return;  // it is being asked for just now; see below
+      waiting = asked.read;
+    } else {
+      unasked_.fetch_sub(1, std::memory_order_release);
+    }
+    source = source_;
   }
-  meter_.Begin(tier());
+  if (waiting.has_value()) return source->RaiseRead(*waiting, priority);
+  meter_.Begin(tier_);
   // The callback holds on to the memory that is being written.
-  const absl::StatusOr<ReadId> id = source_->ReadLayer(
-      layer, kv_->MutableLayerBytes(layer), {prompt, layer},
+  const absl::StatusOr<ReadId> id = source->ReadLayer(
+      layer, kv_->MutableLayerBytes(layer), priority,
       [self = shared_from_this(), layer](absl::Status status) { self->LayerDone(layer, status); });
   if (!id.ok()) return LayerDone(layer, id.status());
+  std::optional<ReadPriority> wanted;
   {
     absl::MutexLock lock(&mutex_);
-    if (!cancelled_) {
-      reads_.push_back(*id);
-      return;
-    }
+    layers_[layer].read = *id;
+    if (source_ != nullptr) wanted = layers_[layer].priority;
   }
-  source_->CancelRead(*id);
+  if (!wanted.has_value()) {
+    source->CancelRead(*id);  // no effect if it was the last one
+  } else if (*wanted < priority) {
+    source->RaiseRead(*id, *wanted);  // somebody else has asked meanwhile
+  }
 }
 
 void ArrivingKv::AskForRest() {
-  constexpr uint64_t kNobody = std::numeric_limits<uint64_t>::max();
-  for (int32_t layer = 0; layer < num_layers() && num_unasked() > 0; ++layer) AskAs(kNobody, layer);
+  for (int32_t layer = 0; layer < num_layers() && num_unasked() > 0; ++layer) Ask({ReadFor::kNobody}, layer);
 }
 
 void PromptReads::AskForAll() {
@@ -54,7 +67,7 @@ void PromptReads::AskForAll() {
   for (const auto& arriving : arriving_) num_layers = std::max(num_layers, arriving->num_layers());
   for (int32_t layer = 0; layer < num_layers; ++layer) {
     for (const auto& arriving : arriving_) {
-      if (layer < arriving->num_layers()) arriving->Ask(layer);
+      if (layer < arriving->num_layers()) arriving->Ask(reader_, layer);
     }
   }
 }
@@ -65,40 +78,51 @@ absl::Time PromptReads::LookupDeadline(absl::Duration budget) {
 }
 
 void ArrivingKv::LayerDone(int32_t layer, const absl::Status& status) {
-  meter_.End(tier(), status.ok() ? kv_->layer_bytes() : 0);
+  meter_.End(tier_, status.ok() ? kv_->layer_bytes() : 0);
+  Ended ended;
   absl::MutexLock lock(&mutex_);
   if (status.ok()) {
-    arrived_[layer] = true;
-    missing_.fetch_sub(1, std::memory_order_release);
+    layers_[layer].arrived = true;
+    if (missing_.fetch_sub(1, std::memory_order_release) == 1) End(ended);
   } else if (failure_.ok()) {
+    End(ended);
     refused_ = absl::IsResourceExhausted(status);
-    failure_ = absl::DataLossError(absl::StrCat("chunk ", source_->header().address.key.ToHex(), ": layer ",
-                                                layer, " could not be read: ", status.message()));
+    failure_ = absl::DataLossError(
+        absl::StrCat("chunk ", key_.ToHex(), ": layer ", layer, " could not be read: ", status.message()));
   }
 }
 
-absl::Status ArrivingKv::WaitForLayer(int32_t layer, absl::Time deadline) {
+absl::Status ArrivingKv::WaitForLayer(Reader reader, int32_t layer, absl::Time deadline) {
   if (complete()) return absl::OkStatus();
-  Ask(layer);
+  Ask(reader, layer);
   absl::MutexLock lock(&mutex_);
-  const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return arrived_[layer] || !failure_.ok(); };
+  const auto settled = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return layers_[layer].arrived || !failure_.ok();
+  };
   if (!mutex_.AwaitWithDeadline(absl::Condition(&settled), deadline)) {
-    return absl::DeadlineExceededError(absl::StrCat("chunk ", source_->header().address.key.ToHex(),
-                                                    ": layer ", layer, " has not arrived yet"));
+    return absl::DeadlineExceededError(
+        absl::StrCat("chunk ", key_.ToHex(), ": layer ", layer, " has not arrived yet"));
   }
   // A later layer's failure makes the whole chunk a miss: better to hear of it now.
   return failure_;
 }
 
 void ArrivingKv::Cancel() {
-  std::vector<ReadId> reads;
-  {
-    absl::MutexLock lock(&mutex_);
-    cancelled_ = true;
-    reads.swap(reads_);
+  Ended ended;
+  absl::MutexLock lock(&mutex_);
+  End(ended);
+}
+
+void ArrivingKv::End(Ended& ended) {
+  ended.source = std::exchange(source_, nullptr);
+  for (const Layer& layer : layers_) {
+    if (layer.read.has_value() && !layer.arrived) ended.reads.push_back(*layer.read);
   }
-  if (complete()) return;
-  for (const ReadId id : reads) source_->CancelRead(id);
+}
+
+ArrivingKv::Ended::~Ended() {
+  if (source == nullptr) return;
+  for (const ReadId id : reads) source->CancelRead(id);
 }
 
 bool ArrivingKv::refused() const {

@@ -12,13 +12,17 @@ namespace kvblend::store {
 // --- ChunkHandle
 
 ChunkHandle::ChunkHandle(ChunkHandle&& other) noexcept
-    : lender_(other.lender_), entry_(std::exchange(other.entry_, nullptr)), tier_(other.tier_) {}
+    : lender_(other.lender_),
+      entry_(std::exchange(other.entry_, nullptr)),
+      tier_(other.tier_),
+      reader_(other.reader_) {}
 
 ChunkHandle& ChunkHandle::operator=(ChunkHandle&& other) noexcept {
   ChunkHandle taken(std::move(other));  // releases what this object held at the end
   std::swap(lender_, taken.lender_);
   std::swap(entry_, taken.entry_);
   std::swap(tier_, taken.tier_);
+  std::swap(reader_, taken.reader_);
   return *this;
 }
 
@@ -40,7 +44,7 @@ int32_t ChunkHandle::num_missing_layers() const {
 bool ChunkHandle::lost() const { return entry_->arriving != nullptr && entry_->arriving->failed(); }
 
 void ChunkHandle::AskForLayer(int32_t layer) const {
-  if (!entry_->is_whole()) entry_->arriving->Ask(layer);
+  if (!entry_->is_whole()) entry_->arriving->Ask(reader_, layer);
 }
 
 absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer, absl::Time deadline) const {
@@ -50,7 +54,7 @@ absl::StatusOr<LayerKv> ChunkHandle::AcquireLayer(int32_t layer, absl::Time dead
         absl::StrCat("chunk ", key().ToHex(), ": layer is ", layer, "; allowed: 0 to ", num_layers - 1));
   }
   if (entry_->arriving != nullptr) {
-    KVBLEND_RETURN_IF_ERROR(entry_->arriving->WaitForLayer(layer, deadline));
+    KVBLEND_RETURN_IF_ERROR(entry_->arriving->WaitForLayer(reader_, layer, deadline));
   }
   return entry_->kv->Layer(layer);
 }

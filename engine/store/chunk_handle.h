@@ -13,6 +13,7 @@
 #include "engine/api/chunk_info.h"
 #include "engine/store/format/chunk_address.h"
 #include "engine/store/format/chunk_kv.h"
+#include "engine/store/lower_tier.h"
 
 namespace kvblend::store {
 
@@ -39,9 +40,9 @@ class Lender {
 /// A moved-from handle may only be assigned to or destroyed.
 class ChunkHandle {
  public:
-  /// For the store: takes over one handle that `entry` counts.
-  ChunkHandle(internal::Lender& lender, internal::Entry* entry, Tier tier)
-      : lender_(&lender), entry_(entry), tier_(tier) {}
+  /// For the store: takes over one handle that `entry` counts. `reader`: has it.
+  ChunkHandle(internal::Lender& lender, internal::Entry* entry, Tier tier, Reader reader)
+      : lender_(&lender), entry_(entry), tier_(tier), reader_(reader) {}
   ChunkHandle(ChunkHandle&& other) noexcept;
   ChunkHandle& operator=(ChunkHandle&& other) noexcept;
   ~ChunkHandle();
@@ -57,7 +58,8 @@ class ChunkHandle {
   /// Layers that have not arrived yet.
   int32_t num_missing_layers() const;
 
-  /// Begins to read one layer, unless that has begun already. No effect on an entry in host memory.
+  /// Begins to read one layer, unless that has begun already. What others asked for and still waits goes as
+  /// early as if it was asked for here. No effect on an entry in host memory.
   /// REQUIRES: 0 <= layer < format().num_layers
   void AskForLayer(int32_t layer) const;
 
@@ -73,6 +75,7 @@ class ChunkHandle {
   internal::Lender* lender_;
   internal::Entry* entry_;  // null after a move
   Tier tier_;
+  Reader reader_;
 };
 
 /// The duty to compute a missing chunk. While it lives, others that ask for the chunk get BeingComputed. If

@@ -73,7 +73,7 @@ void ChunkStore::NoteUse(Entry* entry) {
   lower_.QueueUse(entry->address);
 }
 
-ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads* reads, bool is_use) {
+ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads& reads, bool is_use) {
   if (is_use) {
     ++entry->hits;
     if (!std::exchange(entry->unused, false)) entry->proven = true;
@@ -83,11 +83,11 @@ ChunkHandle ChunkStore::HandOut(Entry* entry, PromptReads* reads, bool is_use) {
   index_.AddHandle(entry);
   const bool is_whole = entry->is_whole();
   // Also if another prompt has asked for the entry: that one may not come to ask for all of its layers.
-  if (!is_whole && reads != nullptr) reads->Add(entry->arriving);
-  return ChunkHandle(*this, entry, is_whole ? Tier::kHostMemory : entry->arriving->tier());
+  if (!is_whole) reads.Add(entry->arriving);
+  return ChunkHandle(*this, entry, is_whole ? Tier::kHostMemory : entry->arriving->tier(), reads.reader());
 }
 
-std::vector<std::optional<ChunkHandle>> ChunkStore::Find(absl::Span<const ChunkKey> keys, PromptReads* reads,
+std::vector<std::optional<ChunkHandle>> ChunkStore::Find(absl::Span<const ChunkKey> keys, PromptReads& reads,
                                                          bool is_use) {
   std::vector<std::optional<ChunkHandle>> found(keys.size());
   {
@@ -105,7 +105,10 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Find(absl::Span<const ChunkK
 
 std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const ChunkKey> keys,
                                                            PromptReads* reads) {
-  std::vector<std::optional<ChunkHandle>> found = Find(keys, reads, /*is_use=*/true);
+  std::optional<PromptReads> own;
+  if (reads == nullptr) reads = &own.emplace(NewPrompt());
+  std::vector<std::optional<ChunkHandle>> found = Find(keys, *reads, /*is_use=*/true);
+  if (own.has_value()) own->AskForAll();
   absl::MutexLock lock(&mutex_);
   for (const std::optional<ChunkHandle>& handle : found) {
     ++stats_.lookups;
@@ -114,8 +117,12 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::Lookup(absl::Span<const Chun
   return found;
 }
 
-std::vector<std::optional<ChunkHandle>> ChunkStore::Prefetch(absl::Span<const ChunkKey> keys) {
-  return Find(keys, /*reads=*/nullptr, /*is_use=*/false);
+std::vector<std::optional<ChunkHandle>> ChunkStore::Prefetch(absl::Span<const ChunkKey> keys,
+                                                             ReadFor purpose) {
+  PromptReads reads(NewReader(purpose));
+  std::vector<std::optional<ChunkHandle>> found = Find(keys, reads, /*is_use=*/false);
+  reads.AskForAll();
+  return found;
 }
 
 std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -140,7 +147,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
       }
       if (best != nullptr && (!below[i].has_value() || !(*below[i] < MatchOf(best->address)))) {
         index_.RecordAsked(best->address.key);
-        found[i] = HandOut(best, reads, /*is_use=*/true);
+        found[i] = HandOut(best, *reads, /*is_use=*/true);
       } else if (below[i].has_value()) {
         index_.RecordAsked(below[i]->key);
         wanted.push_back(below[i]->key);
@@ -149,7 +156,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
     }
   }
   std::vector<std::optional<ChunkHandle>> fetched(wanted.size());
-  Fetch(wanted, reads, /*is_use=*/true, fetched);
+  Fetch(wanted, *reads, /*is_use=*/true, fetched);
   for (size_t i = 0; i < wanted.size(); ++i) found[wanted_by[i]] = std::move(fetched[i]);
   if (own.has_value()) own->AskForAll();
   absl::MutexLock lock(&mutex_);
@@ -161,7 +168,7 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
 
 // --- lower tiers
 
-void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
+void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads& reads, bool is_use,
                        std::vector<std::optional<ChunkHandle>>& found) {
   if (lower_.empty()) return;
   std::vector<ChunkKey> missing;
@@ -172,15 +179,12 @@ void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool
     missing_at.push_back(i);
   }
   if (missing.empty()) return;
-  std::optional<PromptReads> own;
-  if (reads == nullptr) reads = &own.emplace(NewPrompt());
   const Erasures::Watch erasures(lower_.erasures());
   std::vector<std::shared_ptr<LowerTierEntry>> sources =
-      lower_.Open(missing, reads->LookupDeadline(options_.lookup_budget));
+      lower_.Open(missing, reads.LookupDeadline(options_.lookup_budget));
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), erasures, *reads, is_use);
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), erasures, reads, is_use);
   }
-  if (own.has_value()) own->AskForAll();
 }
 
 std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source,
@@ -198,7 +202,7 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
   Entry* const entry = fresh.get();
   entry->address = header.address;
   entry->kv = kv;
-  entry->arriving = std::make_shared<ArrivingKv>(source, kv, reads.prompt(), read_meter_);
+  entry->arriving = std::make_shared<ArrivingKv>(source, kv, read_meter_);
   entry->bytes = kv->size_bytes() + kEntryOverheadBytes;
   entry->label = header.label;
   entry->compute_cost_seconds = header.compute_cost_seconds;
@@ -211,12 +215,12 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
   if (erasures.Erased(header.address.key)) return std::nullopt;
   // Another thread may have been faster.
   if (Entry* resident = FindUsable(header.address.key, leftovers); resident != nullptr) {
-    return HandOut(resident, &reads, is_use);
+    return HandOut(resident, reads, is_use);
   }
   entry->pinned = source->pinned() && index_.CheckPinLimit(entry->bytes).ok();
   if (!AddEntry(fresh, leftovers).ok()) return std::nullopt;
   ++(is_use ? stats_.lower_hits : stats_.prefetched);
-  return HandOut(entry, &reads, is_use);
+  return HandOut(entry, reads, is_use);
 }
 
 absl::Status ChunkStore::AddEntry(std::unique_ptr<Entry>& entry, Leftovers& leftovers) {
@@ -322,7 +326,7 @@ absl::StatusOr<ChunkHandle> ChunkStore::InsertOrCommit(const ChunkAddress& addre
   // An entry that still arrives is not whole, but what was given is.
   OfferToLower(entry->is_whole() ? *entry : *fresh, options.pinned);
   index_.AddHandle(entry);
-  return ChunkHandle(*this, entry, Tier::kHostMemory);
+  return ChunkHandle(*this, entry, Tier::kHostMemory, NewReader(ReadFor::kPut));
 }
 
 // --- reservations
@@ -334,12 +338,13 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
     ++stats_.rejected_insertions;
     return fits;
   }
+  PromptReads reads(NewReader(ReadFor::kPut));
   std::vector<std::optional<ChunkHandle>> found(1);
   {
     Leftovers leftovers;
     absl::MutexLock lock(&mutex_);
     if (Entry* entry = FindUsable(address.key, leftovers); entry != nullptr) {
-      found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
+      found[0] = HandOut(entry, reads, /*is_use=*/true);
     } else if (reserved_.contains(address.key)) {  // without asking the lower tiers again and again
       ++stats_.reserve_lookups;
       ++stats_.waits;
@@ -352,7 +357,8 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
     absl::MutexLock lock(&mutex_);
     if (const Entry* entry = index_.Find(address.key); entry != nullptr) OfferToLower(*entry);
   }
-  Fetch(absl::MakeConstSpan(&address.key, 1), /*reads=*/nullptr, /*is_use=*/true, found);
+  Fetch(absl::MakeConstSpan(&address.key, 1), reads, /*is_use=*/true, found);
+  reads.AskForAll();
 
   std::optional<ChunkHandle> unfit;  // goes when the lock is released
   Leftovers leftovers;
@@ -367,7 +373,7 @@ absl::StatusOr<ReserveResult> ChunkStore::LookupOrReserve(const ChunkAddress& ad
   }
   if (!found[0].has_value()) {  // since then, somebody may have inserted it
     if (Entry* entry = FindUsable(address.key, leftovers); entry != nullptr) {
-      found[0] = HandOut(entry, /*reads=*/nullptr, /*is_use=*/true);
+      found[0] = HandOut(entry, reads, /*is_use=*/true);
     }
   }
   ++stats_.reserve_lookups;

@@ -90,8 +90,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
 
   // --- data path ------------------------------------------------------------------------------------------
 
-  /// A number for the PromptReads of one prompt: the reads of earlier prompts go first.
-  uint64_t NewPrompt() { return next_prompt_.fetch_add(1, std::memory_order_relaxed); }
+  /// For the PromptReads of one prompt: the reads of earlier prompts go first.
+  Reader NewPrompt() { return NewReader(ReadFor::kPrompt); }
 
   /// A handle per key, or nothing, in the order of `keys`. What has to be read for the handles is added to
   /// `reads`, and begins once layers are asked for there; without `reads`, it begins at once.
@@ -102,8 +102,10 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
                                                  PromptReads* reads = nullptr);
 
   /// As Lookup, but does not count as a use of what it finds: neither as a hit nor as a request. Entries that
-  /// are only in lower tiers are on their way into memory when this returns.
-  std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys);
+  /// are only in lower tiers are on their way into memory when this returns, behind the reads for whom
+  /// `purpose` lets go first.
+  std::vector<std::optional<ChunkHandle>> Prefetch(absl::Span<const ChunkKey> keys,
+                                                   ReadFor purpose = ReadFor::kPrefetch);
 
   /// An entry of the same chunk whatever its anchor; of several, the best ContentMatch.
   std::vector<std::optional<ChunkHandle>> LookupAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -199,17 +201,20 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
                                      const InsertOptions& options) override;
   void Abandon(const ChunkKey& key) override;
 
+  Reader NewReader(ReadFor purpose) {
+    return {.purpose = purpose, .turn = next_turn_.fetch_add(1, std::memory_order_relaxed)};
+  }
   /// `is_use`: for a prompt that computes with it.
-  std::vector<std::optional<ChunkHandle>> Find(absl::Span<const ChunkKey> keys, PromptReads* reads,
+  std::vector<std::optional<ChunkHandle>> Find(absl::Span<const ChunkKey> keys, PromptReads& reads,
                                                bool is_use);
   /// The resident entry; one that could not be read is taken out.
   Entry* FindUsable(const ChunkKey& key, Leftovers& leftovers) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Tells the lower tiers now and then that the entry is used: they are not asked while memory has it.
   void NoteUse(Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  /// What is missing of the entry is added to `reads`, unless that is null.
-  ChunkHandle HandOut(Entry* entry, PromptReads* reads, bool is_use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What is missing of the entry is added to `reads`.
+  ChunkHandle HandOut(Entry* entry, PromptReads& reads, bool is_use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Looks in the lower tiers for what is missing in `found`, which is in the order of `keys`.
-  void Fetch(absl::Span<const ChunkKey> keys, PromptReads* reads, bool is_use,
+  void Fetch(absl::Span<const ChunkKey> keys, PromptReads& reads, bool is_use,
              std::vector<std::optional<ChunkHandle>>& found);
   /// `erasures`: of the time since the source was opened.
   std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, const Erasures::Watch& erasures,
@@ -226,11 +231,11 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
 
   const Options options_;
   ReadMeter read_meter_;  // outlives the reads of lower_
-  std::atomic<uint64_t> next_prompt_{1};
+  std::atomic<uint64_t> next_turn_{1};
   LowerTiers lower_;  // outlives the entries, which take back their reads
 
   // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write,
-  // WriteAndPin, QueuePin, MarkUnreadable and erasures, which do not wait; see Leftovers.
+  // WriteAndPin, QueuePin, QueueUse, MarkUnreadable and erasures, which do not wait; see Leftovers.
   mutable absl::Mutex mutex_;
   internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);

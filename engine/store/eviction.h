@@ -65,7 +65,6 @@ class EvictionQueue {
   int64_t bytes() const { return all_.proven.bytes + all_.probation.bytes; }
   /// REQUIRES: by_owner.
   int64_t bytes_of(Owner owner) const;
-  int64_t probation_bytes() const { return all_.probation.bytes; }
 
  private:
   struct Queue {

@@ -27,10 +27,27 @@
 
 namespace kvblend::store {
 
-/// Which of the reads that wait goes next: prompts in order of arrival, and within one, layer l of all its
-/// chunks before layer l + 1.
+/// What something is read for; the reads of the first go first.
+enum class ReadFor : uint8_t {
+  kPrompt,        // it is computed, and waits for its chunks
+  kQueuedPrompt,  // its turn will come
+  kPut,           // a chunk that is there counts as stored once all of it has been read
+  kPrefetch,      // a client says that prompts will come
+  kNobody,        // the rest of what somebody has read in part, and what goes to a tier below
+};
+
+/// Who reads: of the same purpose, the first to come goes first.
+struct Reader {
+  ReadFor purpose = ReadFor::kPrompt;
+  uint64_t turn = 0;
+  // NOLINTNEXTLINE(modernize-use-nullptr): there is no literal 0
+  friend auto operator<=>(const Reader&, const Reader&) = default;
+};
+
+/// Which of the reads that wait goes next, the smallest: within one reader, layer l of all its chunks before
+/// layer l + 1.
 struct ReadPriority {
-  uint64_t prompt = 0;
+  Reader reader = {};
   int32_t layer = 0;
   // NOLINTNEXTLINE(modernize-use-nullptr): there is no literal 0
   friend auto operator<=>(const ReadPriority&, const ReadPriority&) = default;
@@ -56,10 +73,15 @@ class LowerTierEntry {
   /// must stay until `done` is called.
   ///
   /// `done` is called exactly once, on a thread of the tier with no lock held: OK when the layer's checksums
-  /// matched; kCancelled; kDataLoss or another error when the layer could not be read. After any error the
-  /// bytes in `out` mean nothing. When an error is returned instead of an id, `done` is not called.
+  /// matched; kCancelled; kResourceExhausted where the tier had no room for the read, which says nothing of
+  /// the entry; kDataLoss or another error when the layer could not be read. After any error the bytes in
+  /// `out` mean nothing. When an error is returned instead of an id, `done` is not called. Where too many
+  /// reads wait, the one of the last priority has no room, be it this one or another.
   virtual absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
                                            absl::AnyInvocable<void(absl::Status)> done) = 0;
+
+  /// Moves a read that waits to where a smaller priority puts it; no effect on others.
+  virtual void RaiseRead(ReadId id, ReadPriority priority) = 0;
 
   /// Returns at once; `done` comes with kCancelled unless it is on its way.
   virtual void CancelRead(ReadId id) = 0;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -72,12 +71,10 @@ class LowerTiers::Demotion : public std::enable_shared_from_this<Demotion> {
   ~Demotion() { --tiers_.demotions_; }
 
   void Start() {
-    // After everything that prompts wait for.
-    constexpr uint64_t kLast = std::numeric_limits<uint64_t>::max();
     const int32_t num_layers = kv_->format().num_layers;
     for (int32_t layer = 0; layer < num_layers; ++layer) {
       const auto id =
-          entry_->ReadLayer(layer, kv_->MutableLayerBytes(layer), {kLast, layer},
+          entry_->ReadLayer(layer, kv_->MutableLayerBytes(layer), {{ReadFor::kNobody}, layer},
                             [self = shared_from_this()](const absl::Status& status) { self->Read(status); });
       if (!id.ok()) Read(id.status());
     }

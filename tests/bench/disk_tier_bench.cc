@@ -202,7 +202,7 @@ double TierReadSeconds(DiskTier& tier, const std::vector<ChunkAddress>& chunks, 
     for (const auto& entry : entries) {
       const absl::Span<std::byte> out = buffers.Take();
       Require(entry
-                  ->ReadLayer(layer, out, {0, layer},
+                  ->ReadLayer(layer, out, {{}, layer},
                               [&buffers, out](const absl::Status& status) {
                                 Require(status);
                                 buffers.Give(out);

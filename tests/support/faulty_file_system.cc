@@ -9,7 +9,14 @@ namespace kvblend::store {
 
 class FaultyFile final : public File {
  public:
-  FaultyFile(FaultyFileSystem& fs, std::unique_ptr<File> file) : fs_(fs), file_(std::move(file)) {}
+  FaultyFile(FaultyFileSystem& fs, std::unique_ptr<File> file) : fs_(fs), file_(std::move(file)) {
+    absl::MutexLock lock(&fs_.mutex_);
+    fs_.most_open_files_ = std::max(fs_.most_open_files_, ++fs_.open_files_);
+  }
+  ~FaultyFile() override {
+    absl::MutexLock lock(&fs_.mutex_);
+    --fs_.open_files_;
+  }
 
   absl::StatusOr<int64_t> ReadAt(int64_t offset, absl::Span<std::byte> out) override {
     KVBLEND_RETURN_IF_ERROR(fs_.Attempt(FaultyFileSystem::Operation::kRead, path()));

@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "engine/store/disk/file_system.h"
 
 namespace kvblend::store {
@@ -69,6 +70,22 @@ class FaultyFileSystem final : public FileSystem {
     return num_operations_;
   }
 
+  /// Files that are open now, and that were at most.
+  int64_t open_files() const {
+    absl::MutexLock lock(&mutex_);
+    return open_files_;
+  }
+  int64_t most_open_files() const {
+    absl::MutexLock lock(&mutex_);
+    return most_open_files_;
+  }
+  /// Waits until so many files are open; false: they were not for ten seconds.
+  bool AwaitOpenFiles(int64_t files) const {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return open_files_ == files; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(10));
+  }
+
   absl::StatusOr<std::unique_ptr<File>> Open(const std::string& path, OpenMode mode) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status Unlink(const std::string& path) override;
@@ -93,6 +110,8 @@ class FaultyFileSystem final : public FileSystem {
   int64_t num_operations_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t death_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
   int64_t max_transfer_ ABSL_GUARDED_BY(mutex_) = INT64_MAX;
+  int64_t open_files_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t most_open_files_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace kvblend::store

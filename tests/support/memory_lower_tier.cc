@@ -47,6 +47,20 @@ void MemoryDisk::DeliverAll() {
   }
 }
 
+std::optional<store::ReadPriority> MemoryDisk::next_read() const {
+  absl::MutexLock lock(&mutex_);
+  std::optional<store::ReadPriority> next;
+  for (const Read& read : reads_) next = std::min(next.value_or(read.priority), read.priority);
+  return next;
+}
+
+void MemoryDisk::RaiseRead(store::ReadId id, store::ReadPriority priority) {
+  absl::MutexLock lock(&mutex_);
+  for (Read& read : reads_) {
+    if (read.id == id) read.priority = std::min(read.priority, priority);
+  }
+}
+
 void MemoryDisk::CancelRead(store::ReadId id) {
   std::optional<Read> cancelled;
   {
@@ -137,6 +151,7 @@ class MemoryLowerEntry final : public store::LowerTierEntry {
     return id;
   }
 
+  void RaiseRead(store::ReadId id, store::ReadPriority priority) override { disk_->RaiseRead(id, priority); }
   void CancelRead(store::ReadId id) override {
     if (disk_->tiers_ == 0) ++disk_->calls_without_tier;
     disk_->CancelRead(id);

@@ -37,6 +37,8 @@ class MemoryDisk {
   bool Deliver();
   void DeliverAll();
   int64_t waiting_reads() const;
+  /// The read that Deliver would answer; none waits: nothing.
+  std::optional<store::ReadPriority> next_read() const;
 
   /// Tells the tier's eviction listener, and forgets the entry. REQUIRES: it is there, and one tier is.
   void Evict(const ChunkKey& key, int64_t frequency);
@@ -79,6 +81,7 @@ class MemoryDisk {
   };
 
   void Submit(Read read);
+  void RaiseRead(store::ReadId id, store::ReadPriority priority);
   void CancelRead(store::ReadId id);
 
   std::atomic<int64_t> tiers_{0};

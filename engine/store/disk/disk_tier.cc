@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "engine/store/disk/disk_entry.h"
 #include "engine/store/disk/folder_scan.h"
 #include "spdlog/spdlog.h"
 
@@ -71,6 +70,7 @@ DiskTier::DiskTier(Options options)
       files_(fs_, paths_, options_.max_quarantined_files),
       read_health_("reading from", options_.path),
       write_health_("writing to", options_.path),
+      held_files_(options_.max_held_files),
       index_({.quota_bytes = options_.quota_bytes, .namespace_quotas = options_.namespace_quotas}) {}
 
 DiskTier::~DiskTier() = default;
@@ -252,7 +252,7 @@ absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenEntry(const ChunkK
     generation = index_.at(*slot).generation;
     pinned = index_.at(*slot).pinned;
   }
-  absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = OpenFile(key, generation, pinned);
+  absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = OpenFile(key, generation, pinned, /*goes=*/false);
   if (entry.ok()) {
     absl::MutexLock lock(&mutex_);
     ++stats_.opens;
@@ -274,18 +274,33 @@ void DiskTier::ForgetVanished(const ChunkKey& key, uint64_t generation) {
 }
 
 absl::StatusOr<std::shared_ptr<LowerTierEntry>> DiskTier::OpenFile(const ChunkKey& key, uint64_t generation,
-                                                                   bool pinned) {
+                                                                   bool pinned, bool goes) {
   KVBLEND_ASSIGN_OR_RETURN(internal::EntryFiles::OpenFile opened, files_.Open(key));
+  std::shared_ptr<File> held =
+      goes ? std::shared_ptr<File>(std::move(opened.file)) : held_files_.Hold(std::move(opened.file));
   return std::make_shared<internal::DiskEntry>(
-      *reads_, std::move(opened.file), std::move(opened.header), pinned,
+      *reads_, std::move(held), [this, key, generation] { return OpenAgain(key, generation); },
+      std::move(opened.header), pinned,
       [this, key, generation](const absl::Status& status, int64_t bytes) {
         ReportRead(key, generation, status, bytes);
       });
 }
 
+absl::StatusOr<std::shared_ptr<File>> DiskTier::OpenAgain(const ChunkKey& key, uint64_t generation) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!FindGeneration(key, generation).has_value()) return NotOnDisk(key);
+  }
+  return files_.OpenAgain(key);
+}
+
 void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::Status& status,
                           int64_t bytes) {
-  if (absl::IsCancelled(status)) return;
+  if (absl::IsCancelled(status) || absl::IsResourceExhausted(status)) return;  // it was not begun
+  if (absl::IsNotFound(status)) {
+    absl::MutexLock lock(&mutex_);
+    return ForgetVanished(key, generation);
+  }
   const bool is_damaged = absl::IsDataLoss(status);
   if (!is_damaged) read_health_.Report(status);
   {
@@ -298,8 +313,9 @@ void DiskTier::ReportRead(const ChunkKey& key, uint64_t generation, const absl::
     }
     // A device's error says nothing of the bytes, which may be read another time; but should somebody have
     // the chunk's KV meanwhile, Put writes it anew. Until then another layer's success says nothing of this
-    // one.
-    if (const auto slot = FindGeneration(key, generation); slot.has_value() && !status.ok() && !is_damaged) {
+    // one. That files or memory are short says nothing of the chunk at all.
+    const bool tells = !status.ok() && !is_damaged && !absl::IsUnavailable(status);
+    if (const auto slot = FindGeneration(key, generation); slot.has_value() && tells) {
       index_.SetSuspect(*slot);
     }
   }

@@ -34,6 +34,7 @@
 #include "base/once_a_minute.h"
 #include "engine/api/chunk_info.h"
 #include "engine/api/options.h"
+#include "engine/store/disk/disk_entry.h"
 #include "engine/store/disk/disk_health.h"
 #include "engine/store/disk/disk_index.h"
 #include "engine/store/disk/disk_paths.h"
@@ -55,6 +56,7 @@ class DiskTier final : public LowerTier {
     /// What entries leave free on the disk for others: rather than going below, they make room.
     int64_t min_free_bytes = int64_t{64} << 20;
     int64_t max_quarantined_files = 64;     // beyond it, damaged entries are deleted
+    int64_t max_held_files = 128;           // open for reads to come; the rest is opened for each read
     int32_t num_scan_threads = 8;           // reading headers when opened
     NamespaceQuotas namespace_quotas = {};  // of quota_bytes
     ReadQueue::Options reads = {};
@@ -83,7 +85,7 @@ class DiskTier final : public LowerTier {
 
   /// Blocks for one small read of each, whatever the deadline: a disk that hangs is found by reading, not by
   /// opening. kNotFound. kDataLoss: it is damaged, and now in quarantine. kInternal, kUnavailable: it can't
-  /// be read now.
+  /// be read now. Beyond max_held_files, an entry that goes meanwhile can't be read any more.
   std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> OpenEntries(absl::Span<const ChunkKey> keys,
                                                                            absl::Time deadline) override;
   std::vector<std::optional<ContentMatch>> FindAnyAnchor(absl::Span<const ContentKey> content_keys,
@@ -144,8 +146,10 @@ class DiskTier final : public LowerTier {
 
   // Reading. A generation tells an entry from earlier and later ones of the same key.
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenEntry(const ChunkKey& key);
+  /// `goes`: its file is about to be removed.
   absl::StatusOr<std::shared_ptr<LowerTierEntry>> OpenFile(const ChunkKey& key, uint64_t generation,
-                                                           bool pinned);
+                                                           bool pinned, bool goes);
+  absl::StatusOr<std::shared_ptr<File>> OpenAgain(const ChunkKey& key, uint64_t generation);
   /// Its file is not there. Unless somebody of this process is at it, it is no entry any more.
   void ForgetVanished(const ChunkKey& key, uint64_t generation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   /// Counts and acts on the outcome of a read.
@@ -162,6 +166,7 @@ class DiskTier final : public LowerTier {
   std::unique_ptr<FileLock> lock_;
   internal::DiskHealth read_health_;
   internal::DiskHealth write_health_;
+  internal::HeldFiles held_files_;
 
   // No IO, and nothing is called, while it is held, but for options_.now.
   mutable absl::Mutex mutex_;

@@ -52,7 +52,9 @@ DiskTier::Deletion DiskTier::Delete(const std::vector<Index::Victim>& victims) {
     if (tries) {
       // An open entry can be read after its file is gone.
       absl::StatusOr<std::shared_ptr<LowerTierEntry>> entry = absl::NotFoundError("not asked for");
-      if (eviction_listener_ && victim.frequency > 1) entry = OpenFile(key, victim.generation, false);
+      if (eviction_listener_ && victim.frequency > 1) {
+        entry = OpenFile(key, victim.generation, /*pinned=*/false, /*goes=*/true);
+      }
       status = files_.Unlink(key);
       if (status.ok() && entry.ok()) eviction_listener_(*std::move(entry), victim.frequency);
     }

@@ -162,6 +162,10 @@ absl::StatusOr<EntryFiles::OpenFile> EntryFiles::Open(const ChunkKey& key) const
   return OpenFile{std::move(file), *std::move(header)};
 }
 
+absl::StatusOr<std::shared_ptr<File>> EntryFiles::OpenAgain(const ChunkKey& key) const {
+  return fs_.Open(paths_.Entry(key), OpenMode::kReadDirect);
+}
+
 absl::Status EntryFiles::LookFor(const ChunkKey& key) const {
   return fs_.Open(paths_.Entry(key), OpenMode::kRead).status();
 }

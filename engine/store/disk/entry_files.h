@@ -47,6 +47,8 @@ class EntryFiles {
   };
   /// For direct reads. Of an entry that was sound before: what claims a newer version is damaged.
   absl::StatusOr<OpenFile> Open(const ChunkKey& key) const;
+  /// For direct reads, once its header is known.
+  absl::StatusOr<std::shared_ptr<File>> OpenAgain(const ChunkKey& key) const;
 
   /// kNotFound: somebody has removed the file. Reads nothing of it.
   absl::Status LookFor(const ChunkKey& key) const;

@@ -1,35 +1,72 @@
 #include "engine/store/disk/read_backlog.h"
 
+#include <iterator>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace kvblend::store::internal {
+
+namespace {
+
+absl::Status Cancelled() { return absl::CancelledError("the read was cancelled"); }
+
+}  // namespace
+
+absl::Status PendingRead::Begin() {
+  KVBLEND_RETURN_IF_ERROR(ended);
+  if (request.file == nullptr) {
+    KVBLEND_ASSIGN_OR_RETURN(request.file, request.open());
+  }
+  progress.emplace(*request.file, static_cast<int64_t>(request.out.size()));
+  return absl::OkStatus();
+}
 
 absl::StatusOr<ReadId> ReadBacklog::Add(ReadRequest request) {
   absl::MutexLock lock(&mutex_);
   if (stopped_) return absl::CancelledError("the read queue is being closed");
+  const ReadPriority priority = request.priority;
   if (static_cast<int64_t>(waiting_.size()) >= max_waiting_) {
-    return absl::ResourceExhaustedError(
+    absl::Status full = absl::ResourceExhaustedError(
         absl::StrCat("read queue: ", waiting_.size(), " reads wait; allowed: ", max_waiting_));
+    if (waiting_.empty() || waiting_.rbegin()->first.first <= priority) return full;
+    EndWaiting(std::prev(waiting_.end()), std::move(full));
   }
   const ReadId id = next_id_++;
-  const ReadPriority priority = request.priority;
   priorities_.emplace(id, priority);
   waiting_.emplace(Place(priority, id), std::make_unique<PendingRead>(id, std::move(request)));
   return id;
 }
 
+void ReadBacklog::EndWaiting(Waiting::iterator place, absl::Status status) {
+  place->second->ended = std::move(status);
+  priorities_.erase(place->second->id);
+  ended_.push_back(std::move(place->second));
+  waiting_.erase(place);
+}
+
+void ReadBacklog::Raise(ReadId id, ReadPriority priority) {
+  absl::MutexLock lock(&mutex_);
+  const auto known = priorities_.find(id);
+  if (known == priorities_.end() || known->second <= priority) return;
+  const auto place = waiting_.find(Place(known->second, id));
+  std::unique_ptr<PendingRead> read = std::move(place->second);
+  waiting_.erase(place);
+  waiting_.emplace(Place(priority, id), std::move(read));
+  known->second = priority;
+}
+
 bool ReadBacklog::Cancel(ReadId id) {
   absl::MutexLock lock(&mutex_);
   if (const auto waiting = priorities_.find(id); waiting != priorities_.end()) {
-    const auto place = waiting_.find(Place(waiting->second, id));
-    place->second->cancelled_before_start = true;
-    cancelled_.push_back(std::move(place->second));
-    waiting_.erase(place);
-    priorities_.erase(waiting);
+    EndWaiting(waiting_.find(Place(waiting->second, id)), Cancelled());
     return true;
   }
-  for (const auto& read : cancelled_) {
-    if (read->id == id) return true;
+  for (const auto& read : ended_) {
+    if (read->id != id) continue;
+    read->ended = Cancelled();
+    return true;
   }
   const auto running = running_.find(id);
   if (running == running_.end()) return false;
@@ -40,12 +77,7 @@ bool ReadBacklog::Cancel(ReadId id) {
 void ReadBacklog::Stop() {
   absl::MutexLock lock(&mutex_);
   stopped_ = true;
-  for (auto& [place, read] : waiting_) {
-    read->cancelled_before_start = true;
-    cancelled_.push_back(std::move(read));
-  }
-  waiting_.clear();
-  priorities_.clear();
+  while (!waiting_.empty()) EndWaiting(waiting_.begin(), Cancelled());
 }
 
 std::unique_ptr<PendingRead> ReadBacklog::Take() {
@@ -66,15 +98,15 @@ bool ReadBacklog::stopped() const {
 
 std::unique_ptr<PendingRead> ReadBacklog::TakeLocked() {
   std::unique_ptr<PendingRead> read;
-  if (!cancelled_.empty()) {
-    read = std::move(cancelled_.front());
-    cancelled_.pop_front();
+  if (!ended_.empty()) {
+    read = std::move(ended_.front());
+    ended_.pop_front();
   } else if (!waiting_.empty()) {
     read = std::move(waiting_.begin()->second);
     waiting_.erase(waiting_.begin());
     priorities_.erase(read->id);
   }
-  if (read != nullptr) running_.emplace(read->id, read->cancelled_before_start);
+  if (read != nullptr) running_.emplace(read->id, false);
   return read;
 }
 
@@ -82,7 +114,7 @@ void ReadBacklog::Finish(std::unique_ptr<PendingRead> read, absl::Status status)
   {
     absl::MutexLock lock(&mutex_);
     const auto running = running_.find(read->id);
-    if (running->second) status = absl::CancelledError("the read was cancelled");
+    if (running->second) status = Cancelled();
     running_.erase(running);
   }
   read->request.done(std::move(status));

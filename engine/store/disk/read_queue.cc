@@ -22,14 +22,15 @@ class ThreadReadQueue final : public ReadQueue {
   }
 
   absl::StatusOr<ReadId> Submit(ReadRequest request) override { return backlog_.Add(std::move(request)); }
+  void Raise(ReadId id, ReadPriority priority) override { backlog_.Raise(id, priority); }
   bool Cancel(ReadId id) override { return backlog_.Cancel(id); }
   std::string_view name() const override { return "threads"; }
 
  private:
   void Run() {
     while (std::unique_ptr<internal::PendingRead> read = backlog_.Take()) {
-      absl::Status status;
-      if (!read->cancelled_before_start) {
+      absl::Status status = read->Begin();
+      if (status.ok()) {
         status = ReadFully(*read->request.file, read->request.offset, read->request.out);
       }
       backlog_.Finish(std::move(read), std::move(status));

@@ -1,7 +1,7 @@
 // Reads of stored bytes: asynchronous, bounded, in order of priority, cancellable.
 //
 //   auto queue = ReadQueue::Create({});
-//   auto id = queue->Submit({.file = file, .offset = 4096, .out = buffer, .priority = {prompt, layer},
+//   auto id = queue->Submit({.file = file, .offset = 4096, .out = buffer, .priority = {reader, layer},
 //                            .done = [](absl::Status status) { ... }});
 //
 // Two implementations behind one interface: io_uring, which keeps several reads per thread at the device, and
@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -23,7 +24,8 @@
 namespace kvblend::store {
 
 struct ReadRequest {
-  std::shared_ptr<File> file;
+  std::shared_ptr<File> file;  // null: `open` opens it when the read begins, and it is closed at the end
+  std::function<absl::StatusOr<std::shared_ptr<File>>()> open = nullptr;
   int64_t offset = 0;
   /// Where the bytes go. The caller's until Submit, the queue's until `done` is called. For a file that is
   /// read directly, offset, address and size are multiples of kDirectAlignment.
@@ -32,7 +34,8 @@ struct ReadRequest {
   /// Called exactly once, on a thread of the queue, with no lock held. It may submit and cancel reads, but
   /// not destroy the queue, and it keeps other reads of its thread waiting.
   ///   OK: all of `out` was read.   kDataLoss: the file ends before.   kCancelled: nobody wants it any more.
-  ///   Otherwise what the file system says.
+  ///   kResourceExhausted: it waited, and others that go before it took its room.
+  ///   Otherwise what the file system says, or `open`.
   absl::AnyInvocable<void(absl::Status)> done;
 };
 
@@ -52,8 +55,11 @@ class ReadQueue {
   /// Reads that wait are cancelled, reads that run are waited for; all callbacks have returned afterwards.
   virtual ~ReadQueue() = default;
 
-  /// kResourceExhausted: max_waiting reads wait already; `done` is not called then.
+  /// When max_waiting reads wait already, the last one makes room if this one goes before it.
+  /// kResourceExhausted: it does not; `done` is not called then.
   virtual absl::StatusOr<ReadId> Submit(ReadRequest request) = 0;
+  /// Lets a read that waits go as early as a smaller priority says. No effect on others.
+  virtual void Raise(ReadId id, ReadPriority priority) = 0;
   /// Returns at once. True: `done` has not been called yet and will be, with kCancelled, once the buffer is
   /// the caller's again. False: it was called or is being called.
   virtual bool Cancel(ReadId id) = 0;

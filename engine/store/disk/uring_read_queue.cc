@@ -29,6 +29,7 @@ class UringReadQueue final : public ReadQueue {
   bool Start(const Options& options);
 
   absl::StatusOr<ReadId> Submit(ReadRequest request) override;
+  void Raise(ReadId id, ReadPriority priority) override { backlog_.Raise(id, priority); }
   bool Cancel(ReadId id) override;
   std::string_view name() const override { return "io_uring"; }
 
@@ -165,9 +166,9 @@ bool UringReadQueue::TakeReads(Reader& reader) {
     std::unique_ptr<PendingRead> read = backlog_.TryTake();
     if (read == nullptr) break;
     took = true;
-    if (read->cancelled_before_start) {
-      backlog_.Finish(std::move(read), absl::OkStatus());
-    } else if (read->request.file->descriptor() < 0 || read->progress.complete()) {
+    if (absl::Status begun = read->Begin(); !begun.ok()) {
+      backlog_.Finish(std::move(read), std::move(begun));
+    } else if (read->request.file->descriptor() < 0 || read->progress->complete()) {
       ReadInline(std::move(read));
     } else {
       Prepare(reader, std::move(read));
@@ -180,7 +181,7 @@ bool UringReadQueue::TakeReads(Reader& reader) {
 /// A resumed read may exceed the depth by one: the ring's completion queue has room for twice as many.
 void UringReadQueue::Prepare(Reader& reader, std::unique_ptr<PendingRead> read) {
   const ReadRequest& request = read->request;
-  const auto next = static_cast<size_t>(read->progress.next());
+  const auto next = static_cast<size_t>(read->progress->next());
   std::byte* const begin = request.out.data() + next;
   const auto size = static_cast<unsigned>(std::min(request.out.size() - next, kMaxReadBytes));
   const auto offset = static_cast<uint64_t>(request.offset) + next;
@@ -196,8 +197,8 @@ void UringReadQueue::Complete(Reader& reader, std::unique_ptr<PendingRead> read,
   if (result == -EINTR || result == -EAGAIN) return Prepare(reader, std::move(read));
   // Other errors: a plain read gives the answer, or the error message.
   if (result < 0) return ReadInline(std::move(read));
-  absl::Status status = read->progress.Advance(*read->request.file, result);
-  if (status.ok() && !read->progress.complete()) return Prepare(reader, std::move(read));
+  absl::Status status = read->progress->Advance(*read->request.file, result);
+  if (status.ok() && !read->progress->complete()) return Prepare(reader, std::move(read));
   backlog_.Finish(std::move(read), std::move(status));
 }
 

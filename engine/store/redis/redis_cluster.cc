@@ -131,17 +131,19 @@ void ClusterClient::Send(std::unique_ptr<Command> command) {
   Submit(std::move(command)).IgnoreError();
 }
 
+std::vector<std::shared_ptr<RedisNode>> ClusterClient::AllNodes() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::shared_ptr<RedisNode>> nodes = retired_;
+  if (routing_ != nullptr) nodes.insert(nodes.end(), routing_->nodes.begin(), routing_->nodes.end());
+  return nodes;
+}
+
+void ClusterClient::Raise(uint64_t id, CommandPriority priority) {
+  for (const auto& node : AllNodes()) node->Raise(id, priority);
+}
+
 void ClusterClient::Cancel(uint64_t id) {
-  std::shared_ptr<const Routing> routing;
-  std::vector<std::shared_ptr<RedisNode>> retired;
-  {
-    absl::MutexLock lock(&mutex_);
-    routing = routing_;
-    retired = retired_;
-  }
-  if (routing == nullptr) return;
-  for (const auto& node : routing->nodes) node->Cancel(id);
-  for (const auto& node : retired) node->Cancel(id);
+  for (const auto& node : AllNodes()) node->Cancel(id);
 }
 
 void ClusterClient::Finish(std::unique_ptr<Command> command, absl::StatusOr<Reply> reply,

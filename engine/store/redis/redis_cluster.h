@@ -80,6 +80,8 @@ class ClusterClient final : private NodeObserver {
 
   /// For Command::id.
   uint64_t NewId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  /// As RedisNode::Raise.
+  void Raise(uint64_t id, CommandPriority priority);
   /// As RedisNode::Cancel.
   void Cancel(uint64_t id);
 
@@ -109,6 +111,8 @@ class ClusterClient final : private NodeObserver {
   void ConnectionFailed(const absl::Status& status) override;
   uint64_t NewPeriod() override { return next_period_.fetch_add(1, std::memory_order_relaxed); }
 
+  /// Also those that are being given up.
+  std::vector<std::shared_ptr<RedisNode>> AllNodes() const;
   void Count(int64_t ClusterCounters::*counter);
   /// Says it to operators, who have perhaps given us too few rights, or Redis too little memory. Errors of
   /// one kind, which is the first word, are said now and then.

@@ -104,7 +104,7 @@ absl::StatusOr<ReadId> RedisEntry::ReadLayer(int32_t layer, absl::Span<std::byte
   const auto k_bytes = static_cast<size_t>(header_.k_section_bytes());
   auto command = MakeCommand(Lane::kRead, {"MGET", names.K(layer), names.V(layer)},
                              static_cast<int64_t>(out.size()) + 256);
-  command->priority = {.bulk = true, .prompt = priority.prompt, .layer = priority.layer};
+  command->priority = {.bulk = true, .read = priority};
   command->destinations = {out.first(k_bytes), out.subspan(k_bytes)};
   const ReadId id = cluster_.NewId();
   command->id = id;

@@ -61,10 +61,13 @@ class RedisEntry final : public LowerTierEntry, public std::enable_shared_from_t
   bool pinned() const override { return false; }
 
   /// As LowerTierEntry says. kDataLoss: the entry is damaged or sections are gone, and is being removed.
-  /// kUnavailable, kDeadlineExceeded: the node fails. What CheckRead says, kUnavailable and
-  /// kResourceExhausted (too many reads wait) are returned.
+  /// kUnavailable, kDeadlineExceeded: the node fails. What CheckRead says is returned; in either way,
+  /// kUnavailable and kResourceExhausted (too many reads wait).
   absl::StatusOr<ReadId> ReadLayer(int32_t layer, absl::Span<std::byte> out, ReadPriority priority,
                                    absl::AnyInvocable<void(absl::Status)> done) override;
+  void RaiseRead(ReadId id, ReadPriority priority) override {
+    cluster_.Raise(id, {.bulk = true, .read = priority});
+  }
   void CancelRead(ReadId id) override { cluster_.Cancel(id); }
 
  private:

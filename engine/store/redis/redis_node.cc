@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,6 @@ constexpr int64_t kProgressBytes = int64_t{64} << 10;
 constexpr size_t kReadBytes = size_t{256} << 10;
 constexpr size_t kWriteBytes = size_t{1} << 20;          // in one stall period
 constexpr int64_t kMaxBytesInFlight = int64_t{8} << 20;  // of replies, per connection
-constexpr size_t kMaxWaiting = size_t{1} << 16;          // commands, per lane
 
 }  // namespace
 
@@ -67,10 +67,12 @@ absl::Status RedisNode::Submit(std::unique_ptr<Command>& command) {
     return absl::UnavailableError(
         absl::StrCat("Redis node ", endpoint_.ToString(), " is ", NameOf(breaker_.state())));
   }
-  if (lane.waiting.size() >= kMaxWaiting) {
-    return absl::ResourceExhaustedError(absl::StrCat("Redis node ", endpoint_.ToString(), ": ",
-                                                     lane.waiting.size(),
-                                                     " commands wait; allowed: ", kMaxWaiting));
+  if (static_cast<int64_t>(lane.waiting.size()) >= options_.max_waiting) {
+    absl::Status full = absl::ResourceExhaustedError(
+        absl::StrCat("Redis node ", endpoint_.ToString(), ": ", lane.waiting.size(),
+                     " commands wait; allowed: ", options_.max_waiting));
+    if (lane.waiting.empty() || lane.waiting.rbegin()->first.first <= command->priority) return full;
+    EndWaiting(lane, std::prev(lane.waiting.end()), std::move(full));
   }
   const Place place(command->priority, next_place_++);
   if (command->id != 0) by_id_[command->id] = {command->lane, place};
@@ -83,19 +85,35 @@ void RedisNode::Cancel(uint64_t id) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   LaneState& lane = lanes_[static_cast<size_t>(found->second.first)];
-  const auto place = lane.waiting.find(found->second.second);
-  lane.cancelled.push_back(std::move(place->second));
+  EndWaiting(lane, lane.waiting.find(found->second.second), absl::CancelledError("the read was cancelled"));
+}
+
+void RedisNode::EndWaiting(LaneState& lane, Queue::iterator place, absl::Status status) {
+  if (place->second->id != 0) by_id_.erase(place->second->id);
+  lane.ended.emplace_back(std::move(place->second), std::move(status));
   lane.waiting.erase(place);
-  by_id_.erase(found);
+}
+
+void RedisNode::Raise(uint64_t id, CommandPriority priority) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end() || found->second.second.first <= priority) return;
+  Queue& waiting = lanes_[static_cast<size_t>(found->second.first)].waiting;
+  const auto old = waiting.find(found->second.second);
+  std::unique_ptr<Command> command = std::move(old->second);
+  waiting.erase(old);
+  command->priority = priority;
+  found->second.second.first = priority;
+  waiting.emplace(found->second.second, std::move(command));
 }
 
 std::vector<std::unique_ptr<Command>> RedisNode::TakeAllWaiting() {
   std::vector<std::unique_ptr<Command>> all;
   for (LaneState& lane : lanes_) {
     for (auto& [place, command] : lane.waiting) all.push_back(std::move(command));
-    for (auto& command : lane.cancelled) all.push_back(std::move(command));
+    for (auto& [command, status] : lane.ended) all.push_back(std::move(command));
     lane.waiting.clear();
-    lane.cancelled.clear();
+    lane.ended.clear();
   }
   by_id_.clear();
   return all;
@@ -298,13 +316,13 @@ void RedisNode::Serve(Lane lane, Connection& connection, int64_t num_failures) {
   Session session(*this, lane, connection);
   while (true) {
     std::vector<std::unique_ptr<Command>> taken;
-    std::vector<std::unique_ptr<Command>> cancelled;
+    Ended ended;
     bool stop = false;
     {
       absl::MutexLock lock(&mutex_);
       LaneState& state = lanes_[static_cast<size_t>(lane)];
       const auto work = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-        return stop_ || !state.waiting.empty() || !state.cancelled.empty() || num_failures_ != num_failures;
+        return stop_ || !state.waiting.empty() || !state.ended.empty() || num_failures_ != num_failures;
       };
       if (session.idle()) mutex_.AwaitWithTimeout(absl::Condition(&work), options_.ping_interval);
       stop = stop_;
@@ -313,7 +331,7 @@ void RedisNode::Serve(Lane lane, Connection& connection, int64_t num_failures) {
         --state.connections;
         if (!stop) return;
       }
-      cancelled.swap(state.cancelled);
+      ended.swap(state.ended);
       int64_t bytes = 0;
       while (!stop && !state.waiting.empty() && session.has_room(taken.size(), bytes)) {
         std::unique_ptr<Command> command = std::move(state.waiting.begin()->second);
@@ -323,7 +341,7 @@ void RedisNode::Serve(Lane lane, Connection& connection, int64_t num_failures) {
         taken.push_back(std::move(command));
       }
     }
-    FinishAll(std::move(cancelled), absl::CancelledError("the read was cancelled"));
+    for (auto& [command, how] : ended) observer_.Finish(std::move(command), std::move(how), endpoint_);
     if (stop) {
       return FinishAll(session.TakeAll(), absl::CancelledError("the connection to Redis is being closed"));
     }

@@ -23,6 +23,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "base/steady_time.h"
+#include "engine/store/lower_tier.h"
 #include "engine/store/redis/circuit_breaker.h"
 #include "engine/store/redis/resp.h"
 #include "engine/store/redis/transport.h"
@@ -36,8 +37,7 @@ inline constexpr int32_t kNumLanes = 2;
 /// The smallest goes first.
 struct CommandPriority {
   bool bulk = false;  // looking something up goes before reading layers
-  uint64_t prompt = 0;
-  int32_t layer = 0;
+  ReadPriority read = {};
   // NOLINTNEXTLINE(modernize-use-nullptr): there is no literal 0
   friend auto operator<=>(const CommandPriority&, const CommandPriority&) = default;
 };
@@ -76,6 +76,7 @@ struct NodeOptions {
   absl::Duration connect_timeout = absl::Seconds(1);
   absl::Duration ping_interval = absl::Seconds(5);  // of connections without work
   int32_t max_commands_in_flight = 64;              // per connection
+  int64_t max_waiting = 1 << 16;                    // commands, per lane
   CircuitBreaker::Options breaker = {};
   std::function<absl::Time()> now = SteadyNow;  // thread-safe
 };
@@ -113,9 +114,11 @@ class RedisNode {
   void Stop();
 
   /// Takes the command, or leaves it and returns at once why not. kUnavailable: the node does not work now.
-  /// kResourceExhausted: too many wait.
+  /// kResourceExhausted: too many wait, and all of them go before it; otherwise the last of them has that.
   absl::Status Submit(std::unique_ptr<Command>& command);
 
+  /// If it still waits, it goes as early as a smaller priority says.
+  void Raise(uint64_t id, CommandPriority priority);
   /// If it still waits, it is finished with kCancelled soon. Returns at once.
   void Cancel(uint64_t id);
 
@@ -127,9 +130,11 @@ class RedisNode {
  private:
   using Place = std::pair<CommandPriority, uint64_t>;
   using Queue = absl::btree_map<Place, std::unique_ptr<Command>>;
+  /// Commands that ended before they were sent, and how.
+  using Ended = std::vector<std::pair<std::unique_ptr<Command>, absl::Status>>;
   struct LaneState {
     Queue waiting;
-    std::vector<std::unique_ptr<Command>> cancelled;
+    Ended ended;
     int32_t connections = 0;
   };
   class Session;
@@ -142,6 +147,8 @@ class RedisNode {
   void Fail(const absl::Status& status, Lane lane, std::vector<std::unique_ptr<Command>> in_flight,
             bool was_connected);
   void FinishAll(std::vector<std::unique_ptr<Command>> commands, const absl::Status& status);
+  void EndWaiting(LaneState& lane, Queue::iterator place, absl::Status status)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::vector<std::unique_ptr<Command>> TakeAllWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration stall(Lane lane) const {
     return lane == Lane::kRead ? options_.read_stall : options_.write_stall;

@@ -43,9 +43,9 @@ class PrefetcherTest : public testing::Test {
 
 TEST_F(PrefetcherTest, WhatWasPrefetchedIsInMemoryAndNoHit) {
   auto store = Create(16);
-  Prefetcher prefetcher(*store, 16 * kChunkBytes);
-  const auto prefetch = prefetcher.Start(Keys(0, 4));
-  prefetcher.WaitUntilIdle();
+  PrefetchQueue queue(*store, 16 * kChunkBytes);
+  const auto prefetch = queue.Add(Keys(0, 4));
+  queue.LookUpNext();
   EXPECT_EQ(store->Stats().prefetched, 4);
   EXPECT_EQ(store->Stats().lookups, 0);
   EXPECT_EQ(store->Stats().idle_bytes, 0) << "held until the prompt has looked";
@@ -59,23 +59,22 @@ TEST_F(PrefetcherTest, WhatWasPrefetchedIsInMemoryAndNoHit) {
   EXPECT_EQ(store->Stats().lower_hits, 0);
 }
 
+TEST_F(PrefetcherTest, ItReadsBehindPromptsAndBeforeWhatNoPromptAsksFor) {
+  auto store = Create(16);
+  disk_->HoldReads(true);
+  PrefetchQueue queue(*store, 16 * kChunkBytes);
+  const auto prefetch = queue.Add(Keys(0, 1));
+  queue.LookUpNext();
+  EXPECT_EQ(disk_->next_read()->reader.purpose, store::ReadFor::kQueuedPrompt);
+}
+
 TEST_F(PrefetcherTest, DroppedBeforeItsTurnItReadsNothing) {
   auto store = Create(16);
-  Prefetcher prefetcher(*store, 16 * kChunkBytes);
-  // The thread is busy with the first while the second is dropped.
-  absl::Notification busy, go_on;
-  disk_->read_fault = [&](const ChunkKey&, int32_t layer) {
-    if (layer == 0) {
-      busy.Notify();  // a second read of this layer would crash
-      go_on.WaitForNotification();
-    }
-    return absl::OkStatus();
-  };
-  auto first = prefetcher.Start(Keys(0, 1));
-  busy.WaitForNotification();
-  prefetcher.Start(Keys(1, 1)).reset();
-  go_on.Notify();
-  prefetcher.WaitUntilIdle();
+  PrefetchQueue queue(*store, 16 * kChunkBytes);
+  auto first = queue.Add(Keys(0, 1));
+  queue.Add(Keys(1, 1)).reset();
+  queue.LookUpNext();
+  queue.LookUpNext();
   EXPECT_EQ(store->Stats().prefetched, 1);
   first.reset();
   EXPECT_EQ(store->Stats().idle_bytes, store->Stats().bytes);
@@ -83,17 +82,29 @@ TEST_F(PrefetcherTest, DroppedBeforeItsTurnItReadsNothing) {
 
 TEST_F(PrefetcherTest, PromptsThatWaitHoldABoundedShare) {
   auto store = Create(16);
-  Prefetcher prefetcher(*store, 16 * kChunkBytes);  // holds 4 at the most before it stops
+  PrefetchQueue queue(*store, 16 * kChunkBytes);  // holds 4 at the most before it stops
   std::vector<std::shared_ptr<Prefetch>> waiting;
   for (int32_t token = 0; token < 8; token += 2) {
-    waiting.push_back(prefetcher.Start(Keys(token, 2)));
-    prefetcher.WaitUntilIdle();
+    waiting.push_back(queue.Add(Keys(token, 2)));
+    queue.LookUpNext();
   }
   EXPECT_EQ(store->Stats().prefetched, 4);
   waiting.erase(waiting.begin());
-  waiting.push_back(prefetcher.Start(Keys(6, 2)));
-  prefetcher.WaitUntilIdle();
+  waiting.push_back(queue.Add(Keys(6, 2)));
+  queue.LookUpNext();
   EXPECT_EQ(store->Stats().prefetched, 6);
+}
+
+TEST_F(PrefetcherTest, AThreadLooksUpUntilItIsStopped) {
+  auto store = Create(16);
+  absl::Notification read;
+  disk_->read_fault = [&](const ChunkKey& key, int32_t layer) {
+    if (key == SmallAddress(1).key && layer == 0) read.Notify();
+    return absl::OkStatus();
+  };
+  Prefetcher prefetcher(*store, 16 * kChunkBytes);
+  const auto first = prefetcher.Start(Keys(0, 1)), second = prefetcher.Start(Keys(1, 1));
+  read.WaitForNotification();
 }
 
 TEST_F(PrefetcherTest, OnePrefetchIsNoSecondUse) {
@@ -102,10 +113,10 @@ TEST_F(PrefetcherTest, OnePrefetchIsNoSecondUse) {
   for (int32_t token = 0; token < 2; ++token) {
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(LookupOne(*store, SmallAddress(token).key).has_value());
   }
-  Prefetcher prefetcher(*store, 4 * kChunkBytes);
+  PrefetchQueue queue(*store, 4 * kChunkBytes);
   for (int32_t token = 2; token < 8; ++token) {
-    const auto prefetch = prefetcher.Start(Keys(token, 1));
-    prefetcher.WaitUntilIdle();
+    const auto prefetch = queue.Add(Keys(token, 1));
+    queue.LookUpNext();
     ASSERT_TRUE(LookupOne(*store, SmallAddress(token).key).has_value());
   }
   for (int32_t token = 0; token < 2; ++token) {

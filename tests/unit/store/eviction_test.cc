@@ -58,10 +58,9 @@ TEST(EvictionQueueTest, WhatIsUsedOnceDisplacesItsLike) {
       ASSERT_EQ(queue.Pop(), id - 10);
     }
   }
-  EXPECT_EQ(queue.probation_bytes(), 10);
-  // With at most a tenth of the bytes they are safe, and the others give way among themselves.
+  // With a tenth of the bytes they are safe, and the others give way among themselves; with more they go.
   EXPECT_EQ(queue.Pop(), EvictionQueue::EntryId{0});
-  EXPECT_EQ(queue.probation_bytes(), 10);
+  EXPECT_EQ(queue.Pop(), EvictionQueue::EntryId{4990});
 }
 
 TEST(EvictionQueueTest, AnOwnersEntriesGoInTheSameOrder) {
@@ -145,7 +144,6 @@ TEST(EvictionQueueTest, RandomOperationsAgainstAList) {
                      step, ticket, frequency == 1, owner};
       }
       ASSERT_EQ(queue.bytes(), bytes_of(-1, true) + bytes_of(-1, false));
-      ASSERT_EQ(queue.probation_bytes(), bytes_of(-1, true));
       ASSERT_EQ(queue.bytes_of(&owners[1]), bytes_of(1, true) + bytes_of(1, false));
       ASSERT_EQ(queue.size(), static_cast<int64_t>(model.size()));
     }

@@ -112,6 +112,54 @@ TEST_F(LowerTierTest, LayersArriveOneByOneAndThoseOfEarlierPromptsFirst) {
   ExpectFilled(*second);
 }
 
+TEST_F(LowerTierTest, PromptsReadBeforeWhateverNobodyWaitsFor) {
+  for (int32_t token = 2; token <= 5; ++token) Put(*Create(8), SmallAddress(token));
+  auto store = Create(8);
+  disk_->HoldReads(true);
+  // In the wrong order, and each before the prompt comes.
+  {
+    PromptReads reads(store->NewPrompt());
+    const auto given_up = LookupOne(*store, SmallAddress(2).key, &reads);
+    given_up->AskForLayer(0);
+  }  // the rest of it is for nobody
+  const auto prefetched = store->Prefetch({SmallAddress(3).key});
+  const auto stored = std::get<ChunkHandle>(*store->LookupOrReserve(SmallAddress(4)));
+  const auto queued = store->Prefetch({SmallAddress(5).key}, ReadFor::kQueuedPrompt);
+  std::vector<ReadFor> order;
+  while (const auto next = disk_->next_read()) {
+    order.push_back(next->reader.purpose);
+    disk_->Deliver();
+  }
+  EXPECT_THAT(order, testing::ElementsAre(ReadFor::kPrompt, ReadFor::kQueuedPrompt, ReadFor::kQueuedPrompt,
+                                          ReadFor::kPut, ReadFor::kPut, ReadFor::kPrefetch,
+                                          ReadFor::kPrefetch, ReadFor::kNobody));
+}
+
+TEST_F(LowerTierTest, APromptHastensWhatWasOnlyPrefetched) {
+  for (int32_t token = 1; token <= 3; ++token) Put(*Create(8), SmallAddress(token));
+  auto store = Create(8);
+  disk_->HoldReads(true);
+  const auto prefetched = store->Prefetch({SmallAddress(1).key, SmallAddress(2).key});
+  const auto stored = std::get<ChunkHandle>(*store->LookupOrReserve(SmallAddress(3)));
+  // As a prompt does it: it looks up, and then asks layer after layer.
+  PromptReads reads(store->NewPrompt());
+  const auto handle = LookupOne(*store, SmallAddress(2).key, &reads);
+  handle->AskForLayer(0);
+  disk_->Deliver();
+  EXPECT_EQ(Acquire(*handle, 0), absl::StatusCode::kOk);
+  EXPECT_EQ(disk_->next_read()->reader.purpose, ReadFor::kPut);
+  EXPECT_EQ(Acquire(*handle, 1), absl::StatusCode::kDeadlineExceeded) << "waiting asks as well";
+  EXPECT_EQ(disk_->next_read()->reader, reads.reader());
+  EXPECT_EQ(disk_->waiting_reads(), 5) << "none is read twice";
+  disk_->Deliver();
+  EXPECT_EQ(Acquire(*handle, 1), absl::StatusCode::kOk);
+  // Others that ask later and less do not put it back.
+  const auto as_prompt = LookupOne(*store, SmallAddress(1).key);
+  const auto again = store->Prefetch({SmallAddress(1).key});
+  EXPECT_EQ(disk_->next_read()->reader.purpose, ReadFor::kPrompt);
+  disk_->DeliverAll();
+}
+
 TEST_F(LowerTierTest, WaitingForALayerEndsWhenItComes) {
   { Put(*Create(8), SmallAddress(1)); }
   auto store = Create(8);

@@ -141,7 +141,7 @@ TEST_P(ReadQueueTest, ReadsEveryOffsetAndSize) {
                       ->Submit({.file = file_,
                                 .offset = first * kPage,
                                 .out = buffers.back()->bytes(),
-                                .priority = {static_cast<uint64_t>(pages), 0},
+                                .priority = {{ReadFor::kPrompt, static_cast<uint64_t>(pages)}, 0},
                                 .done = outcomes.back()->Callback()})
                       .ok());
     }
@@ -196,10 +196,12 @@ TEST_P(ReadQueueTest, LowerPrioritiesGoFirst) {
   gated->began_.WaitForNotification();
 
   std::vector<ReadPriority> expected;
-  for (uint64_t request = 0; request < 3; ++request) {
+  // A prefetch goes behind prompts, also those that come later.
+  for (const Reader reader : {Reader{ReadFor::kPrompt, 1}, Reader{ReadFor::kPrompt, 3},
+                              Reader{ReadFor::kPrefetch, 0}, Reader{ReadFor::kPrefetch, 2}}) {
     for (int32_t layer = 0; layer < 4; ++layer) {
-      expected.push_back({request, layer});
-      expected.push_back({request, layer});  // another chunk of the prompt
+      expected.push_back({reader, layer});
+      expected.push_back({reader, layer});  // another chunk of the prompt
     }
   }
   std::vector<ReadPriority> shuffled = expected;
@@ -303,6 +305,77 @@ TEST_P(ReadQueueTest, TheQueueIsBounded) {
   EXPECT_TRUE(outcomes.back()->Wait().ok());
 }
 
+TEST_P(ReadQueueTest, WhereTooManyWaitTheLastInOrderGoes) {
+  const auto queue = Create(1, {.max_waiting = 3});
+  const auto gated = std::make_shared<GatedFile>();
+  const PageBuffer buffer(kPage);
+  Outcome running;
+  ASSERT_TRUE(Submit(*queue, gated, buffer, running).ok());
+  gated->began_.WaitForNotification();
+  std::vector<std::unique_ptr<Outcome>> outcomes;
+  std::vector<absl::StatusOr<ReadId>> ids;
+  const auto submit = [&](Reader reader) {
+    outcomes.push_back(std::make_unique<Outcome>());
+    ids.push_back(queue->Submit({.file = file_,
+                                 .out = buffer.bytes(),
+                                 .priority = {reader, 0},
+                                 .done = outcomes.back()->Callback()}));
+  };
+  submit({ReadFor::kPrefetch, 1});
+  submit({ReadFor::kNobody});
+  submit({ReadFor::kPrefetch, 2});
+  submit({ReadFor::kNobody});  // is no earlier than any
+  submit({ReadFor::kPrompt, 9});
+  submit({ReadFor::kPut, 9});
+  queue->Raise(ids.back().value_or(0), {{ReadFor::kPrompt, 8}, 0});
+  submit({ReadFor::kPrompt, 10});
+  submit({ReadFor::kPut, 1});  // no longer before the raised one
+  gated->gate_.Notify();
+  std::vector<int> codes;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    codes.push_back(ids[i].ok() ? outcomes[i]->Wait().raw_code() : -1);
+    EXPECT_TRUE(ids[i].ok() || absl::IsResourceExhausted(ids[i].status())) << ids[i].status();
+    EXPECT_EQ(outcomes[i]->calls, ids[i].ok() ? 1 : 0);
+  }
+  const int dropped = static_cast<int>(absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(codes, (std::vector<int>{dropped, dropped, dropped, -1, 0, 0, 0, -1}));
+}
+
+TEST_P(ReadQueueTest, ARaisedReadGoesFirst) {
+  const auto queue = Create(1);
+  const auto gated = std::make_shared<GatedFile>();
+  const PageBuffer buffer(kPage);
+  Outcome running;
+  ASSERT_TRUE(Submit(*queue, gated, buffer, running).ok());
+  gated->began_.WaitForNotification();
+  absl::Mutex mutex;
+  std::vector<int> order;
+  Countdown left(4);
+  std::vector<ReadId> ids;
+  for (int i = 0; i < 4; ++i) {
+    const auto note = [&, i](const absl::Status&) {
+      {
+        absl::MutexLock lock(&mutex);
+        order.push_back(i);
+      }
+      left.Decrement();
+    };
+    const ReadPriority priority{{ReadFor::kPrefetch, static_cast<uint64_t>(i)}, 0};
+    ids.push_back(*queue->Submit({.file = file_, .out = buffer.bytes(), .priority = priority, .done = note}));
+  }
+  queue->Raise(ids[3], {{ReadFor::kPrompt, 7}, 0});
+  queue->Raise(ids[1], {{ReadFor::kNobody}, 0});  // it is further ahead already
+  queue->Raise(ids[2], {{ReadFor::kPut, 1}, 0});
+  EXPECT_TRUE(queue->Cancel(ids[2])) << "it is found where it is now";
+  queue->Raise(ids[2], {{ReadFor::kPrompt, 1}, 0});
+  queue->Raise(123456, {});
+  gated->gate_.Notify();
+  left.Wait();
+  queue->Raise(ids[0], {});
+  absl::MutexLock lock(&mutex);
+  EXPECT_EQ(order, (std::vector<int>{2, 3, 0, 1})) << "cancelled ones are told first";
+}
+
 TEST_P(ReadQueueTest, ManyThreadsReadAndCancel) {
   constexpr int kThreads = 4;
   constexpr int kReads = 200;
@@ -321,17 +394,16 @@ TEST_P(ReadQueueTest, ManyThreadsReadAndCancel) {
           const auto offset = static_cast<int64_t>(random() % (kFilePages - 4)) * kPage;
           buffers.push_back(std::make_unique<PageBuffer>(pages * kPage));
           const absl::Span<std::byte> out = buffers.back()->bytes();
-          const absl::StatusOr<ReadId> id =
-              queue->Submit({.file = file_,
-                             .offset = offset,
-                             .out = out,
-                             .priority = {random() % 10, static_cast<int32_t>(random() % 10)},
-                             .done = [&, out, offset](const absl::Status& status) {
-                               ++num_called;
-                               if (status.ok() ? !IsFilled(out, offset) : !absl::IsCancelled(status))
-                                 ++num_wrong;
-                               left.Decrement();
-                             }});
+          const absl::StatusOr<ReadId> id = queue->Submit(
+              {.file = file_,
+               .offset = offset,
+               .out = out,
+               .priority = {{ReadFor::kPrompt, random() % 10}, static_cast<int32_t>(random() % 10)},
+               .done = [&, out, offset](const absl::Status& status) {
+                 ++num_called;
+                 if (status.ok() ? !IsFilled(out, offset) : !absl::IsCancelled(status)) ++num_wrong;
+                 left.Decrement();
+               }});
           ASSERT_TRUE(id.ok());
           if (random() % 3 == 0) queue->Cancel(*id);
         }

@@ -331,7 +331,7 @@ TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
     return {};
   });
   absl::Mutex mutex;
-  int missing = 7;
+  int missing = 8;
   std::vector<absl::Status> cancelled;
   const auto submit = [&](const std::string& key, CommandPriority priority, uint64_t id) {
     auto command = MakeCommand({"GET", key});
@@ -344,14 +344,15 @@ TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
     };
     ASSERT_TRUE(client->Submit(std::move(command)).ok());
   };
-  submit("first", {.bulk = true, .prompt = 0, .layer = 0}, 1);
+  submit("first", {.bulk = true, .read = {{ReadFor::kPrompt, 0}, 0}}, 1);
   started.WaitForNotification();
-  submit("p2 l0", {.bulk = true, .prompt = 2, .layer = 0}, 2);
-  submit("p1 l1", {.bulk = true, .prompt = 1, .layer = 1}, 3);
-  submit("p1 l0", {.bulk = true, .prompt = 1, .layer = 0}, 4);
-  submit("unwanted", {.bulk = true, .prompt = 1, .layer = 0}, 5);
+  submit("p2 l0", {.bulk = true, .read = {{ReadFor::kPrompt, 2}, 0}}, 2);
+  submit("p1 l1", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 1}}, 3);
+  submit("p1 l0", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 0}}, 4);
+  submit("unwanted", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 0}}, 5);
   submit("lookup", {}, 6);
-  submit("p1 l0 too", {.bulk = true, .prompt = 1, .layer = 0}, 7);
+  submit("prefetched", {.bulk = true, .read = {{ReadFor::kPrefetch, 0}, 0}}, 8);
+  submit("p1 l0 too", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 0}}, 7);
   client->Cancel(5);
   client->Cancel(1);  // on its way: nothing happens
   client->Cancel(99);
@@ -359,9 +360,64 @@ TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
   absl::MutexLock lock(&mutex);
   mutex.Await(absl::Condition(
       +[](int* left) { return *left == 0; }, &missing));
-  EXPECT_THAT(order, ::testing::ElementsAre("first", "lookup", "p1 l0", "p1 l0 too", "p1 l1", "p2 l0"));
+  EXPECT_THAT(
+      order, ::testing::ElementsAre("first", "lookup", "p1 l0", "p1 l0 too", "p1 l1", "p2 l0", "prefetched"));
   ASSERT_EQ(cancelled.size(), 1);
   EXPECT_EQ(cancelled[0].code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(RedisClusterTest, WhatIsRaisedGoesFirstAndWhereTooManyWaitTheLastGoes) {
+  FakeRedis redis(1);
+  ClusterOptions options = Options(redis);
+  options.node.read_connections = 1;
+  options.node.max_commands_in_flight = 1;
+  options.node.max_waiting = 3;
+  const auto client = Connect(redis, options);
+  std::vector<std::string> order;
+  absl::Notification started;
+  absl::Notification go_on;
+  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+    if (arguments[0] != "GET") return {};
+    if (arguments[1] == "first") {
+      started.Notify();
+      go_on.WaitForNotification();
+    }
+    order.push_back(arguments[1]);
+    return {};
+  });
+  absl::Mutex mutex;
+  int missing = 0;
+  std::vector<std::string> dropped;
+  const auto submit = [&](const std::string& key, Reader reader, uint64_t id) {
+    auto command = MakeCommand({"GET", key});
+    command->priority = {.bulk = true, .read = {reader, 0}};
+    command->id = id;
+    command->done = [&, key](absl::StatusOr<Reply> reply) {
+      absl::MutexLock lock(&mutex);
+      if (absl::IsResourceExhausted(reply.status())) dropped.push_back(key);
+      --missing;
+    };
+    absl::Status status = client->Submit(std::move(command));
+    absl::MutexLock lock(&mutex);
+    missing += status.ok() ? 1 : 0;
+    return status;
+  };
+  ASSERT_TRUE(submit("first", {ReadFor::kPrompt, 1}, 1).ok());
+  started.WaitForNotification();
+  EXPECT_TRUE(submit("one", {ReadFor::kPrefetch, 1}, 2).ok());
+  EXPECT_TRUE(submit("two", {ReadFor::kPrefetch, 2}, 3).ok());
+  EXPECT_TRUE(submit("three", {ReadFor::kPrefetch, 3}, 4).ok());
+  EXPECT_EQ(submit("four", {ReadFor::kPrefetch, 4}, 5).code(), absl::StatusCode::kResourceExhausted);
+  client->Raise(4, {.bulk = true, .read = {{ReadFor::kPrompt, 2}, 0}});
+  client->Raise(2, {.bulk = true, .read = {{ReadFor::kNobody}, 0}});  // it is further ahead already
+  EXPECT_TRUE(submit("five", {ReadFor::kPrompt, 3}, 6).ok());
+  client->Raise(3, {});  // is waiting no more
+  go_on.Notify();
+  absl::MutexLock lock(&mutex);
+  mutex.Await(absl::Condition(
+      +[](int* left) { return *left == 0; }, &missing));
+  EXPECT_THAT(order, ::testing::ElementsAre("first", "three", "five", "one"));
+  EXPECT_THAT(dropped, ::testing::ElementsAre("two"));
 }
 
 TEST_F(RedisClusterTest, EndingCancelsWhatWaits) {

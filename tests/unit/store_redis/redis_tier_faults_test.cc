@@ -67,11 +67,11 @@ TEST_F(RedisTierFaultsTest, ALayerThatMakesNoProgressFailsAndTheOthersOfTheNodeW
   const PageBuffer second(entry->header().layer_bytes());
   absl::Notification done[2];
   const auto read = [&](int32_t layer, const PageBuffer& buffer) {
-    const auto id =
-        entry->ReadLayer(layer, buffer.bytes(), {1, layer}, [&done, layer](const absl::Status& status) {
-          EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-          done[layer].Notify();
-        });
+    const auto id = entry->ReadLayer(layer, buffer.bytes(), {{ReadFor::kPrompt, 1}, layer},
+                                     [&done, layer](const absl::Status& status) {
+                                       EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+                                       done[layer].Notify();
+                                     });
     if (!id.ok()) done[layer].Notify();  // the node has failed already
   };
   read(0, first);
