@@ -143,9 +143,14 @@ class LoadDriver {
     due_.emplace(planned, HeldConversation{.number = begun_++});
     ++planned_requests_;
   }
+  /// Whether one more request belongs to this measurement. An open loop's conversations go on to their ends.
+  bool MayPlan(double planned) const {
+    if (stopping_ || planned_requests_ >= step_.requests) return false;
+    return step_.clients == 0 || planned < step_.seconds;
+  }
   /// Begins the closed loop's next conversation, unless the measurement is over.
   void BeginIfTime(double planned) {
-    if (!stopping_ && planned < step_.seconds && planned_requests_ < step_.requests) Begin(planned);
+    if (MayPlan(planned)) Begin(planned);
   }
 
   void Wait() {
@@ -187,10 +192,11 @@ class LoadDriver {
     HeldConversation& held = flight->held;
     const double now = Seconds();
     const bool goes_on = record.ok() && held.turn + 1 < script_.conversations[record.conversation].turns();
-    if (goes_on && !stopping_) {
+    const double next_turn = now + script_.think_seconds;
+    if (goes_on && MayPlan(next_turn)) {
       ++held.turn;
       held.answers.push_back(std::move(flight->text));
-      due_.emplace(now + script_.think_seconds, std::move(held));
+      due_.emplace(next_turn, std::move(held));
       ++planned_requests_;
     } else if (step_.clients > 0) {
       const absl::Duration pause = RetryDelayOf(record.status).value_or(absl::Seconds(kPauseSeconds));

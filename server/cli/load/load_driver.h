@@ -36,8 +36,9 @@ struct TtftBound {
   int64_t allowed = 0;
 };
 
-/// Open loop: conversations begin at `arrivals`. Closed loop: `clients` hold one after the other, until
-/// `seconds` have passed or `requests` were planned.
+/// Open loop: conversations begin at `arrivals`, and all their turns are asked. Closed loop: `clients` hold
+/// one after the other, until `seconds` have passed. Neither plans more than `requests`, later turns among
+/// them.
 struct LoadStep {
   std::vector<double> arrivals = {};  // seconds from the start, ascending; closed loop: empty
   int clients = 0;                    // closed loop: at least 1

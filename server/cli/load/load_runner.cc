@@ -1,6 +1,7 @@
 #include "server/cli/load/load_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -51,7 +52,9 @@ LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& can
 absl::Status LoadRunner::Run(LoadRun& run) {
   const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
   if (options_.warm) KVBLEND_RETURN_IF_ERROR(Warm());
-  if (options_.unloaded_requests > 0) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(run));
+  if (options_.unloaded_requests > 0) {
+    for (const int mode : AllModes()) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(mode, run));
+  }
   return options_.search_factor ? Search(run) : RunLoads(run);
 }
 
@@ -137,17 +140,16 @@ LoadScript LoadRunner::ScriptFor(const std::vector<int>& modes) const {
           .timeout = options_.timeout};
 }
 
-absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
-  const auto num_modes = static_cast<int64_t>(options_.modes.size());
-  const LoadStep once{.clients = 1, .seconds = LoadRecord::kNever, .requests = num_modes};
-  const LoadScript script = ScriptFor(AllModes());
+absl::Status LoadRunner::MeasureUnloaded(int mode, LoadRun& run) {
+  LoadStep step{.clients = 1, .seconds = LoadRecord::kNever, .requests = 1};
+  const LoadScript script = ScriptFor({mode});
   // Not counted: what happens only once, at a mode's first request, is no part of the figures.
-  RunLoad(client_.calls(), clock_, cancellation_, script, once);
+  RunLoad(client_.calls(), clock_, cancellation_, script, step);
   if (cancellation_.requested()) return Interrupted();
-  LoadStep step = once;
-  step.requests = num_modes * options_.unloaded_requests;
+  step.requests = options_.unloaded_requests;
+  const std::string what = absl::StrCat(options_.modes[mode].RowName(), " without load");
   const auto progress = [&](int64_t ended, int64_t, double) {
-    if (progress_) progress_(ended, step.requests, "without load");
+    if (progress_) progress_(ended, step.requests, what);
   };
   const LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, script, step, progress);
   if (cancellation_.requested()) return Interrupted();
@@ -156,20 +158,14 @@ absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
       return absl::Status(record.status.code(),
                           absl::StrCat("a request without load failed: ", record.status.message()));
     }
-    if (options_.check_answers) {
-      references_.emplace(std::pair(record.mode, record.conversation), record.answer_hash);
-    }
+    if (options_.check_answers) references_.emplace(std::pair(mode, record.conversation), record.answer_hash);
   }
-  for (const int mode : AllModes()) {
-    LoadPoint point{.kind = LoadKind::kUnloaded, .mode = mode, .clients = 1, .seconds = result.seconds};
-    point.summary = SummarizeLoad(result.records, mode, result.seconds, options_.level);
-    if (on_record_) {
-      for (const LoadRecord& record : result.records) {
-        if (record.mode == mode) on_record_(point, record);
-      }
-    }
-    run.points.push_back(std::move(point));
+  LoadPoint point{.kind = LoadKind::kUnloaded, .mode = mode, .clients = 1, .seconds = result.seconds};
+  point.summary = SummarizeLoad(result.records, mode, result.seconds, options_.level);
+  if (on_record_) {
+    for (const LoadRecord& record : result.records) on_record_(point, record);
   }
+  run.points.push_back(std::move(point));
   return absl::OkStatus();
 }
 
@@ -263,6 +259,12 @@ absl::Status LoadRunner::Search(LoadRun& run) {
   std::vector<Searched> searches;
   for (const LoadPoint& unloaded : run.points) {
     const LatencyQuantiles& ttft = unloaded.summary.ttft;
+    for (const double seconds : {ttft.mean, ttft.p95}) {
+      if (std::isfinite(seconds) && seconds > 0) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("the time to the first token of ", options_.modes[unloaded.mode].RowName(), " is ",
+                       seconds, " s without load; a search needs one above 0"));
+    }
     const HighestRate found{.mode = unloaded.mode, .limit = *options_.search_factor * ttft.p95};
     // At half the rate of one request after the other a server is about half busy.
     searches.push_back({found, RateSearch(0.5 / std::max(ttft.mean, 1e-4))});

@@ -79,7 +79,8 @@ class LoadRunner {
              OnRecord on_record);
 
   /// Measures into `run`, which holds after an error what was measured before it. Errors: of chunk puts, of
-  /// an unloaded request (nothing under load could be trusted), kCancelled after Ctrl-C.
+  /// an unloaded request (nothing under load could be trusted), kFailedPrecondition where a search has no
+  /// time without load to go by, kCancelled after Ctrl-C.
   absl::Status Run(LoadRun& run);
 
  private:
@@ -87,7 +88,7 @@ class LoadRunner {
   /// Finds what a put stored that failed or was interrupted, beyond what it has reported.
   void FindUnreported(v1::PutChunksRequest interrupted);
   void RemoveChunks();
-  absl::Status MeasureUnloaded(LoadRun& run);
+  absl::Status MeasureUnloaded(int mode, LoadRun& run);
   absl::Status RunLoads(LoadRun& run);
   absl::Status Search(LoadRun& run);
   /// One measurement of some modes together.

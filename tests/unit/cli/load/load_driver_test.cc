@@ -108,6 +108,19 @@ TEST_F(LoadDriverTest, ConversationsGoOnBehindTheirAnswers) {
   EXPECT_NEAR(absl::ToDoubleSeconds(server_.deadlines[1] - start), 67, 1e-6);
 }
 
+TEST_F(LoadDriverTest, FurtherTurnsCountForTheBudgetOfAClosedLoop) {
+  for (Conversation& conversation : conversations_) {
+    conversation.questions = {"Q", "R", "S"};
+    conversation.output_tokens = {1, 1, 1};
+  }
+  EXPECT_THAT(Run({.clients = 2, .seconds = 1e9, .requests = 7}).records, SizeIs(7));
+  EXPECT_THAT(Run({.clients = 1, .seconds = 1e9, .requests = 2}).records, SizeIs(2));
+  // One a second, the next turn at once: what is planned at 5 s is after the end.
+  EXPECT_THAT(Run({.clients = 1, .seconds = 4.5}).records, SizeIs(5));
+  // In an open loop arrivals count, and whoever has begun asks to the end.
+  EXPECT_THAT(Run({.arrivals = {0, 9}, .seconds = 10}).records, SizeIs(6));
+}
+
 TEST_F(LoadDriverTest, ModesTakeTurnsOnTheSameConversations) {
   LoadScript script = Script();
   script.mode_indices = {0, 1};

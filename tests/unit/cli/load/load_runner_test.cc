@@ -106,6 +106,40 @@ TEST_F(LoadRunnerTest, SearchFindsWhatEachModeBears) {
   EXPECT_NEAR(run_.points[1].summary.ttft.p95, 0.2, 1e-6);
 }
 
+// One of these conversations alone has more turns than are asked without load.
+TEST_F(LoadRunnerTest, EveryModeIsMeasuredWithoutLoadWhateverTheTurns) {
+  for (Conversation& conversation : conversations_) {
+    conversation.questions.assign(8, "Q");
+    conversation.output_tokens.assign(8, 1);
+  }
+  options_.rates = {0.1};
+  options_.limits.requests = 2;
+  options_.unloaded_requests = 3;
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(run_.points, SizeIs(4));
+  for (const int mode : {0, 1}) {
+    const LoadPoint& unloaded = run_.points[mode];
+    EXPECT_EQ(unloaded.kind, LoadKind::kUnloaded);
+    EXPECT_EQ(unloaded.mode, mode);
+    EXPECT_EQ(unloaded.summary.requests, 3);
+    EXPECT_EQ(unloaded.summary.answered, 3);
+  }
+  // Each per second of its own time: one after the other, 1 s and 0.2 s.
+  EXPECT_NEAR(run_.points[0].summary.answers_per_second, 1, 1e-6);
+  EXPECT_NEAR(run_.points[1].summary.answers_per_second, 5, 1e-6);
+}
+
+TEST_F(LoadRunnerTest, ASearchWithoutATimeToGoByIsAnError) {
+  options_.search_factor = 3;
+  options_.unloaded_requests = 2;
+  server_.prefill = [](const auto&) { return absl::ZeroDuration(); };
+  const absl::Status status = Run();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("time to the first token of full is 0 s without load"));
+  EXPECT_THAT(run_.points, SizeIs(2));
+}
+
 TEST_F(LoadRunnerTest, AnswersAreHeldAgainstThoseWithoutLoad) {
   options_.clients = {2};
   options_.limits.requests = 8;
