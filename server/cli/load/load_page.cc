@@ -54,7 +54,7 @@ std::string ChartOf(const LoadRun& run, const std::vector<BenchVariant>& modes, 
                     const std::string& title, const std::string& y_label, bool y_is_seconds,
                     const FigureOf& figure) {
   LineChart chart{.title = title,
-                  .x_label = against_clients ? "clients" : "requests per second, planned",
+                  .x_label = against_clients ? "clients" : absl::StrCat(BegunBy(run), " per second, planned"),
                   .y_label = y_label,
                   .y_is_seconds = y_is_seconds};
   for (const BenchVariant& mode : modes) chart.series.push_back({.name = mode.RowName(), .points = {}});

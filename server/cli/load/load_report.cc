@@ -89,6 +89,8 @@ std::string LoadName(const LoadPoint& point) {
   return "";
 }
 
+const char* BegunBy(const LoadRun& run) { return run.turns > 1 ? "conversations" : "requests"; }
+
 OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& modes) {
   const LoadSummary& summary = point.summary;
   OrderedJson errors = OrderedJson::object();
@@ -173,9 +175,10 @@ std::vector<std::string> HighestRateLines(const LoadRun& run, const std::vector<
   std::vector<std::string> lines;
   for (const HighestRate& highest : run.highest) {
     std::string line =
-        absl::StrFormat("%s: p95 of TTFT stays within %s up to %s requests/s", modes[highest.mode].RowName(),
-                        HumanSeconds(highest.limit), HumanNumber(highest.highest));
-    if (highest.refused) absl::StrAppend(&line, ", and not at ", HumanNumber(*highest.refused));
+        absl::StrFormat("%s: p95 of TTFT stays within %s up to %s %s/s", modes[highest.mode].RowName(),
+                        HumanSeconds(highest.limit), HumanNumber(highest.highest), BegunBy(run));
+    absl::StrAppend(&line, highest.refused ? absl::StrCat(", and not at ", HumanNumber(*highest.refused))
+                                           : " at least: no rate was found that is too much");
     const HighestRate& first = run.highest.front();
     if (highest.mode != first.mode && first.highest > 0) {
       absl::StrAppendFormat(&line, ": %.2fx of %s", highest.highest / first.highest,

@@ -21,6 +21,23 @@ namespace {
 constexpr int kChunksPerPut = 32;
 constexpr int kChunksPerPage = 1000;
 
+// A try of a search. What a server takes in without answering it must show in the times to the first token
+// before the try is over: a burst that fits into its queue tells nothing.
+constexpr double kLimitsPerTry = 10;  // seconds that it lasts at least, per second of the limit
+constexpr double kKeepsUp = 0.9;      // answers per request that arrives, of a server that bears the rate
+constexpr int kMaxLengthened = 3;  // so often it is made twice as long, where its end alone says too little
+
+struct TryTimes {
+  double arrivals = 0;  // until the last conversation began
+  double answers = 0;   // until the last answer ended
+};
+
+/// Whether what the longer try has beyond the shorter one was answered as fast as it arrived. Compared with
+/// nothing, the last answers' own time counts as well.
+bool KeepsUp(const TryTimes& shorter, const TryTimes& longer) {
+  return longer.arrivals - shorter.arrivals >= kKeepsUp * (longer.answers - shorter.answers);
+}
+
 struct EndOfPut : EventSink<v1::PutChunkProgress> {
   void OnEvent(const v1::PutChunkProgress&) override {}
   void OnDone(const absl::Status&) override { done.Notify(); }
@@ -51,6 +68,8 @@ LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& can
 
 absl::Status LoadRunner::Run(LoadRun& run) {
   const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
+  for (const Conversation& conversation : conversations_)
+    run.turns = std::max(run.turns, conversation.turns());
   if (options_.warm) KVBLEND_RETURN_IF_ERROR(Warm());
   if (options_.unloaded_requests > 0) {
     for (const int mode : AllModes()) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(mode, run));
@@ -169,16 +188,21 @@ absl::Status LoadRunner::MeasureUnloaded(int mode, LoadRun& run) {
   return absl::OkStatus();
 }
 
-LoadStep LoadRunner::StepAt(double rate) const {
+LoadStep LoadRunner::StepAt(double rate, const ArrivalLimits& limits) const {
   // One seed for all: every mode gets the same arrivals, and another rate the same ones closer together.
   std::mt19937_64 random(options_.seed);
-  return {.arrivals = options_.poisson ? PoissonArrivals(rate, options_.limits, random)
-                                       : FixedArrivals(rate, options_.limits),
-          .seconds = options_.limits.seconds};
+  return {.arrivals = options_.poisson ? PoissonArrivals(rate, limits, random) : FixedArrivals(rate, limits),
+          .seconds = limits.seconds};
+}
+
+int64_t LoadRunner::RequestsOf(int64_t conversations) const {
+  int64_t requests = 0;
+  for (int64_t i = 0; i < conversations; ++i) requests += conversations_[i % conversations_.size()].turns();
+  return requests;
 }
 
 absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes,
-                                 std::string_view what, LoadRun& run, bool* borne) {
+                                 std::string_view what, LoadRun& run, bool* within) {
   const auto total = static_cast<int64_t>(step.arrivals.size());
   const auto progress = [&](int64_t ended, int64_t in_flight, double seconds) {
     if (!progress_) return;
@@ -208,8 +232,8 @@ absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vect
     }
     run.points.push_back(point);
   }
-  if (borne != nullptr) {
-    *borne = !result.stopped_early && TtftWithin(result.records, modes.front(), step.bound->seconds);
+  if (within != nullptr) {
+    *within = !result.stopped_early && TtftWithin(result.records, modes.front(), step.bound->seconds);
   }
   return cancellation_.requested() ? Interrupted() : absl::OkStatus();
 }
@@ -232,7 +256,8 @@ absl::Status LoadRunner::RunLoads(LoadRun& run) {
   };
   // Modes take turns, so that a machine that slows down meanwhile hits all alike.
   for (const double rate : options_.rates) {
-    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate}, StepAt(rate),
+    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate},
+                                        StepAt(rate, options_.limits),
                                         absl::StrCat("at ", HumanNumber(rate), "/s")));
   }
   for (const int clients : options_.clients) {
@@ -276,14 +301,8 @@ absl::Status LoadRunner::Search(LoadRun& run) {
       const std::optional<double> rate = searched.search.Next();
       if (!rate) continue;
       goes_on = true;
-      LoadStep step = StepAt(*rate);
-      step.bound = {.seconds = searched.found.limit,
-                    .allowed = AllowedLate(static_cast<int64_t>(step.arrivals.size()))};
-      const std::string what =
-          absl::StrCat(options_.modes[searched.found.mode].RowName(), " at ", HumanNumber(*rate), "/s");
-      bool borne = false;
-      KVBLEND_RETURN_IF_ERROR(Measure({.kind = LoadKind::kRate, .rate = *rate}, std::move(step),
-                                      {searched.found.mode}, what, run, &borne));
+      KVBLEND_ASSIGN_OR_RETURN(const bool borne,
+                               Bears(searched.found.mode, *rate, searched.found.limit, run));
       searched.search.Tell(borne);
     }
   }
@@ -293,6 +312,31 @@ absl::Status LoadRunner::Search(LoadRun& run) {
     run.highest.push_back(searched.found);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LoadRunner::Bears(int mode, double rate, double limit, LoadRun& run) {
+  double seconds = kLimitsPerTry * limit;
+  if (std::isfinite(options_.limits.seconds)) seconds = std::max(seconds, options_.limits.seconds);
+  double requests = std::max(static_cast<double>(options_.limits.requests), std::ceil(rate * seconds));
+  const std::string what = absl::StrCat(options_.modes[mode].RowName(), " at ", HumanNumber(rate), "/s");
+  TryTimes before;
+  for (int lengthened = 0;; ++lengthened) {
+    requests = std::min(requests, static_cast<double>(kMaxLoadRequests));
+    LoadStep step = StepAt(rate, {.seconds = LoadRecord::kNever, .requests = static_cast<int64_t>(requests)});
+    step.bound = {.seconds = limit,
+                  .allowed = AllowedLate(RequestsOf(static_cast<int64_t>(step.arrivals.size())))};
+    TryTimes times{.arrivals = step.arrivals.back()};
+    bool within = false;
+    KVBLEND_RETURN_IF_ERROR(
+        Measure({.kind = LoadKind::kRate, .rate = rate}, std::move(step), {mode}, what, run, &within));
+    times.answers = run.points.back().seconds;
+    if (!within) return false;
+    if (KeepsUp({}, times) || KeepsUp(before, times)) return true;
+    if (lengthened == kMaxLengthened || requests >= static_cast<double>(kMaxLoadRequests)) return false;
+    run.points.pop_back();  // in favour of the longer one, which begins with the same requests
+    before = times;
+    requests *= 2;
+  }
 }
 
 }  // namespace kvblend::server::cli

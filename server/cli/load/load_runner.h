@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/schedule/clock.h"
 #include "server/cli/client.h"
@@ -29,7 +30,7 @@ struct LoadOptions {
   std::optional<double> search_factor;  // of the unloaded p95 of TTFT, that p95 may reach
   bool poisson = true;                  // intervals of `rates` and of the search; else equal ones
 
-  ArrivalLimits limits;
+  ArrivalLimits limits;  // of a search: what a try has at least
   double think_seconds = 0;
   absl::Duration timeout = absl::InfiniteDuration();
   bool side_by_side = false;  // all modes in one stream, in turn; else one measurement for each
@@ -48,7 +49,7 @@ enum class LoadKind : uint8_t { kUnloaded, kRate, kTrace, kClients };
 struct LoadPoint {
   LoadKind kind = LoadKind::kUnloaded;
   int mode = 0;
-  double rate = 0;  // planned requests per second, of this mode alone; kClients, kUnloaded: 0
+  double rate = 0;  // conversations begun per second, of this mode alone; kClients, kUnloaded: 0
   int clients = 0;
   double seconds = 0;
   bool stopped_early = false;  // of a search: too many were late already
@@ -66,6 +67,7 @@ struct HighestRate {
 struct LoadRun {
   std::vector<LoadPoint> points;
   std::vector<HighestRate> highest;
+  int turns = 1;  // questions of a conversation: what a rate begins is a request, or more than one
 };
 
 /// Not thread-safe. All that is given must outlive it.
@@ -91,10 +93,14 @@ class LoadRunner {
   absl::Status MeasureUnloaded(int mode, LoadRun& run);
   absl::Status RunLoads(LoadRun& run);
   absl::Status Search(LoadRun& run);
-  /// One measurement of some modes together.
+  /// Whether `mode` bears `rate` with TTFT within `limit`.
+  absl::StatusOr<bool> Bears(int mode, double rate, double limit, LoadRun& run);
+  /// One measurement of some modes together. `within`: whether the step's bound was kept.
   absl::Status Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes, std::string_view what,
-                       LoadRun& run, bool* borne = nullptr);
-  LoadStep StepAt(double rate) const;
+                       LoadRun& run, bool* within = nullptr);
+  LoadStep StepAt(double rate, const ArrivalLimits& limits) const;
+  /// Requests of so many conversations, from the first on.
+  int64_t RequestsOf(int64_t conversations) const;
   LoadScript ScriptFor(const std::vector<int>& modes) const;
   std::vector<int> AllModes() const;
 

@@ -79,7 +79,7 @@ TEST_F(BenchServeCommandTest, ClosedLoopTraceAndSearch) {
   ASSERT_EQ(Serve("--rows reuse --json - --trace " + File("trace", "0\n0\n0.001\n")), 0) << Err();
   EXPECT_EQ(OutJson()[0]["answered"], 3);
   // Everything is borne by a server that answers at once; it ends nevertheless.
-  ASSERT_EQ(Serve("--rows reuse --search 1000 --requests 2 --unloaded 1 --json -"), 0) << Err();
+  ASSERT_EQ(Serve("--rows reuse --search 10 --requests 2 --unloaded 1 --json -"), 0) << Err();
   EXPECT_EQ(OutJson().front()["kind"], "unloaded");
   EXPECT_EQ(OutJson().back()["kind"], "highest_rate");
 }

@@ -106,6 +106,75 @@ TEST_F(LoadRunnerTest, SearchFindsWhatEachModeBears) {
   EXPECT_NEAR(run_.points[1].summary.ttft.p95, 0.2, 1e-6);
 }
 
+// A burst of 60 prompts of 10 ms is over before one of them has waited for a second.
+TEST_F(LoadRunnerTest, ASearchIsNotFooledByAQueueThatTakesAWholeTry) {
+  options_.search_factor = 100;
+  options_.unloaded_requests = 5;
+  options_.poisson = false;
+  options_.limits.requests = 60;
+  server_.prefill = [](const auto&) { return absl::Milliseconds(10); };
+  ASSERT_TRUE(Run().ok());
+  for (const HighestRate& highest : run_.highest) {
+    EXPECT_NEAR(highest.limit, 1, 1e-6);
+    EXPECT_GE(highest.highest, 95);
+    EXPECT_LE(highest.highest, 112);
+  }
+}
+
+// First tokens come at once, and ten answers a second end.
+TEST_F(LoadRunnerTest, ASearchWantsAnswersAsFastAsRequests) {
+  options_.search_factor = 3;
+  options_.unloaded_requests = 5;
+  options_.poisson = false;
+  server_.prefill = [](const auto&) { return absl::Milliseconds(1); };
+  server_.one_answer = absl::Milliseconds(100);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_GE(run_.highest[0].highest, 9);
+  EXPECT_LE(run_.highest[0].highest, 1.12 * 10);
+  ASSERT_TRUE(run_.highest[0].refused.has_value());
+}
+
+// Answers that take long are no backlog: the last ones' own time counts for nothing.
+TEST_F(LoadRunnerTest, ASearchDoesNotTakeLongAnswersForABacklog) {
+  options_.search_factor = 3;
+  options_.unloaded_requests = 5;
+  options_.poisson = false;
+  server_.prefill = [](const auto&) { return absl::Milliseconds(10); };
+  server_.token = absl::Seconds(2);
+  ASSERT_TRUE(Run().ok());
+  EXPECT_GE(run_.highest[0].highest, 90);
+  EXPECT_LE(run_.highest[0].highest, 112);
+}
+
+TEST_F(LoadRunnerTest, ASearchCountsTheRequestsOfItsConversations) {
+  for (Conversation& conversation : conversations_) {
+    conversation.questions.assign(5, "Q");
+    conversation.output_tokens.assign(5, 1);
+  }
+  options_.modes = {*ParseRow("full")};
+  options_.search_factor = 1.5;
+  options_.unloaded_requests = 5;
+  options_.poisson = false;
+  options_.limits.requests = 19;  // of whose conversations no one may be late, but of their 95 requests 4
+  const std::string slow = "slow";
+  conversations_.resize(19, conversations_[0]);
+  conversations_[18].questions[0] = slow;
+  server_.prefill = [&](const v1::GenerateRequest& request) {
+    return absl::Seconds(request.prompt().question() == slow ? 2 : 1);
+  };
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(run_.highest, SizeIs(1));
+  EXPECT_GT(run_.highest[0].highest, 0);
+  EXPECT_THAT(HighestRateLines(run_, options_.modes)[0], HasSubstr(" conversations/s, and not at "));
+  EXPECT_THAT(LoadPage(run_, options_.modes, "", ""), HasSubstr("conversations per second, planned"));
+}
+
+TEST_F(LoadRunnerTest, ASearchWithoutAnUpperEndSaysSo) {
+  run_.highest = {{.mode = 0, .limit = 1, .highest = 64}};
+  EXPECT_THAT(HighestRateLines(run_, options_.modes)[0],
+              HasSubstr("up to 64 requests/s at least: no rate was found that is too much"));
+}
+
 // One of these conversations alone has more turns than are asked without load.
 TEST_F(LoadRunnerTest, EveryModeIsMeasuredWithoutLoadWhateverTheTurns) {
   for (Conversation& conversation : conversations_) {
