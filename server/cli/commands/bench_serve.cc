@@ -22,7 +22,8 @@ namespace {
 
 constexpr char kBenchServeExamples[] =
     R"(Latencies count from the planned time of a request, whenever it was sent, and percentiles are over the requests that were
-answered. goodput: answers per second within --slo-ttft and --slo-itl. "12+/20": stopped, because too many were late already.
+answered. goodput: answers per second within --slo-ttft and --slo-itl. "12+/20": cut off, by a search because too many were late
+already, or by Ctrl-C; its figures leave out the requests that took longest.
 More in docs/load.md.
 
 Examples:

@@ -44,7 +44,7 @@ LoadCells CellsOf(const LoadPoint& point, const std::vector<BenchVariant>& modes
   const LoadSummary& summary = point.summary;
   return {modes[point.mode].RowName(),
           LoadName(point),
-          absl::StrCat(summary.answered, point.stopped_early ? "+" : "", "/", summary.requests),
+          absl::StrCat(summary.answered, point.cut_off() ? "+" : "", "/", summary.requests),
           SecondsCell(summary.ttft.p50),
           SecondsCell(summary.ttft.p95),
           SecondsCell(summary.ttft.p99),
@@ -60,6 +60,7 @@ LoadCells CellsOf(const LoadPoint& point, const std::vector<BenchVariant>& modes
 std::string ErrorLine(const LoadPoint& point, const std::vector<BenchVariant>& modes) {
   const LoadSummary& summary = point.summary;
   std::string line;
+  if (point.interrupted) absl::StrAppend(&line, "interrupted, ", summary.unfinished, " unfinished");
   for (const auto& [code, count] : summary.errors)
     absl::StrAppend(&line, line.empty() ? "" : ", ", count, " ", code);
   if (summary.errors.contains("RESOURCE_EXHAUSTED")) {
@@ -102,8 +103,10 @@ OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& mode
           {"clients", point.clients > 0 ? OrderedJson(point.clients) : OrderedJson(nullptr)},
           {"seconds", point.seconds},
           {"stopped_early", point.stopped_early},
+          {"interrupted", point.interrupted},
           {"requests", summary.requests},
           {"answered", summary.answered},
+          {"unfinished", summary.unfinished},
           {"errors", errors},
           {"ttft_s", QuantilesJson(summary.ttft)},
           {"inter_token_s", QuantilesJson(summary.inter_token)},

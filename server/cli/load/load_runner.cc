@@ -219,12 +219,19 @@ absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vect
     if (record.ok() && reference != references_.end())
       record.matches = record.answer_hash == reference->second;
   }
-  // Figures per second are of the time in which requests arrived, not of the wait for the last answers.
-  point.seconds = std::min(result.seconds, step.seconds);
+  // Figures per second are of the time in which requests arrived, which an answer may outlast or end before;
+  // where their number was given and not the time, until the last one ended.
+  const bool by_count = step.clients > 0
+                            ? result.planned >= step.requests
+                            : static_cast<int64_t>(step.arrivals.size()) >= options_.limits.requests;
   point.stopped_early = result.stopped_early;
+  point.interrupted = result.interrupted;
+  point.seconds = point.cut_off() || by_count ? std::min(result.seconds, step.seconds) : step.seconds;
+  if (!std::isfinite(point.seconds)) point.seconds = result.seconds;
   for (const int mode : modes) {
     point.mode = mode;
-    point.summary = SummarizeLoad(result.records, mode, point.seconds, options_.level);
+    point.summary =
+        SummarizeLoad(result.records, mode, point.seconds, options_.level, result.unfinished[mode]);
     if (on_record_) {
       for (const LoadRecord& record : result.records) {
         if (record.mode == mode) on_record_(point, record);

@@ -53,6 +53,10 @@ struct LoadPoint {
   int clients = 0;
   double seconds = 0;
   bool stopped_early = false;  // of a search: too many were late already
+  bool interrupted = false;    // by Ctrl-C
+  /// Its figures are of the requests that had ended by then, and good since those that took longest are
+  /// missing.
+  bool cut_off() const { return stopped_early || interrupted; }
   LoadSummary summary = {};
 };
 

@@ -30,8 +30,9 @@ bool ServiceLevel::MetBy(const LoadRecord& record) const {
 }
 
 LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double seconds,
-                          const ServiceLevel& level) {
+                          const ServiceLevel& level, int64_t unfinished) {
   LoadSummary summary;
+  summary.requests = summary.unfinished = unfinished;
   std::vector<double> ttft, gaps, per_token, latency, rejection, late;
   int64_t in_time = 0, good = 0, tokens = 0;
   int64_t chunks = 0, hits = 0, prompt = 0, exact = 0, recomputed = 0, inexact = 0;

@@ -32,7 +32,8 @@ struct ServiceLevel {
 
 /// What became of the requests of one mode.
 struct LoadSummary {
-  int64_t requests = 0;
+  int64_t requests = 0;    // planned
+  int64_t unfinished = 0;  // of them: were running or had not begun when the measurement was stopped
   int64_t answered = 0;
   std::map<std::string, int64_t> errors;  // by the name of the code
   // Those that are neither what a load may end with (RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED) nor this
@@ -54,10 +55,10 @@ struct LoadSummary {
   int64_t mismatches = 0;        // answers that differ from their references
 };
 
-/// `seconds`: how long it took. Answers that ended later than that do not count for what was reached per
-/// second.
+/// `unfinished`: planned requests that are not among the records. `seconds`: how long it took. Answers that
+/// ended later than that do not count for what was reached per second.
 LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double seconds,
-                          const ServiceLevel& level);
+                          const ServiceLevel& level, int64_t unfinished = 0);
 
 /// Whether at most 5% of the requests had their first token later than `limit` or never: p95 within it,
 /// counting failures.

@@ -157,6 +157,8 @@ TEST_F(BenchServeCommandTest, InterruptedItTellsWhatItHas) {
   EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 100 --json -"), 130);
   ASSERT_THAT(OutJson(), SizeIs(1));
   EXPECT_LT(OutJson()[0]["answered"], 100);
+  EXPECT_EQ(OutJson()[0]["requests"], 100);
+  EXPECT_EQ(OutJson()[0]["interrupted"], true);
 }
 
 }  // namespace

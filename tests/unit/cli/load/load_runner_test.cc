@@ -276,7 +276,47 @@ TEST_F(LoadRunnerTest, CtrlCKeepsWhatWasMeasured) {
   options_.limits.requests = 1000;
   EXPECT_TRUE(absl::IsCancelled(Run()));
   ASSERT_THAT(run_.points, SizeIs(1));
-  EXPECT_GT(run_.points[0].summary.answered, 500);
+  const LoadPoint& point = run_.points[0];
+  EXPECT_GT(point.summary.answered, 500);
+  EXPECT_TRUE(point.interrupted);
+  EXPECT_FALSE(point.stopped_early);
+  EXPECT_EQ(point.summary.requests, 1000);
+  EXPECT_EQ(point.summary.answered + point.summary.unfinished, 1000);
+  EXPECT_NEAR(point.seconds, 1000, 1e-6);
+  const OrderedJson json = ToJson(point, options_.modes);
+  EXPECT_EQ(json["interrupted"], true);
+  EXPECT_EQ(json["unfinished"], point.summary.unfinished);
+  const std::string table = FormatLoadTable(run_, options_.modes);
+  EXPECT_THAT(table, HasSubstr(absl::StrCat(point.summary.answered, "+/1000")));
+  EXPECT_THAT(table, HasSubstr(absl::StrCat("interrupted, ", point.summary.unfinished, " unfinished")));
+  // A chart has no place for it.
+  EXPECT_THAT(LoadPage(run_, options_.modes, "", ""), Not(HasSubstr("<svg")));
+}
+
+// The last request of 10 seconds at 0.4/s comes at 7.5 and is answered a second later.
+TEST_F(LoadRunnerTest, RatesArePerSecondOfTheDuration) {
+  options_.modes = {*ParseRow("full")};
+  options_.rates = {0.4};
+  options_.poisson = false;
+  options_.limits = {.seconds = 10};
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(run_.points, SizeIs(1));
+  EXPECT_EQ(run_.points[0].seconds, 10);
+  EXPECT_EQ(run_.points[0].summary.answers_per_second, 0.4);
+  EXPECT_EQ(run_.points[0].summary.goodput, 0.4);
+  // A number of requests has no duration but until the last answer, however long it might have taken.
+  options_.limits = {.seconds = 1000, .requests = 4};
+  ASSERT_TRUE(Run().ok());
+  EXPECT_NEAR(run_.points[1].seconds, 8.52, 1e-6);
+  options_.rates.clear();
+  options_.clients = {1};
+  ASSERT_TRUE(Run().ok());
+  EXPECT_NEAR(run_.points[2].seconds, 4 * 1.02, 1e-6);
+  // Nobody asks in the last second, since the pause ends after it.
+  options_.limits = {.seconds = 10};
+  server_.max_waiting = -1;
+  ASSERT_TRUE(Run().ok());
+  EXPECT_EQ(run_.points[3].seconds, 10);
 }
 
 TEST_F(LoadRunnerTest, PageHoldsCurvesAndAsksForNothing) {

@@ -71,6 +71,8 @@ TEST(LoadSummaryTest, CountsFromThePlannedTime) {
   EXPECT_DOUBLE_EQ(summary.recomputed_share, 0.25);
   EXPECT_NEAR(summary.late_p99, 0.485, 1e-12);  // numpy.percentile([0.5, 0, 0, 0], 99)
   EXPECT_EQ(summary.mismatches, 1);
+  EXPECT_EQ(SummarizeLoad(records, 0, 8, {}, 3).requests, 7);
+  EXPECT_EQ(SummarizeLoad(records, 0, 8, {}, 3).unfinished, 3);
   EXPECT_EQ(SummarizeLoad(records, 0, 8, {.ttft = 0.9}).goodput, 0);
   EXPECT_EQ(SummarizeLoad(records, 0, 8, {.seconds_per_token = 0.9}).goodput, 0);
 }
