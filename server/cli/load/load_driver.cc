@@ -91,6 +91,7 @@ class LoadFlight : public EventSink<v1::GenerateEvent> {
     record.chunks = report.chunks_size();
     for (const v1::ChunkReport& chunk : report.chunks()) {
       record.chunk_hits += chunk.source() != v1::CHUNK_SOURCE_MISS ? 1 : 0;
+      record.other_anchor += chunk.source() == v1::CHUNK_SOURCE_OTHER_ANCHOR ? 1 : 0;
     }
   }
 

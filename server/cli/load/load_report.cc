@@ -117,6 +117,7 @@ OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& mode
           {"tokens_per_second", summary.tokens_per_second},
           {"goodput", summary.goodput},
           {"hit_rate", NumberOrNull(summary.hit_rate)},
+          {"other_anchor_rate", NumberOrNull(summary.other_anchor_rate)},
           {"exact_share", NumberOrNull(summary.exact_share)},
           {"recomputed_share", NumberOrNull(summary.recomputed_share)},
           {"late_p99_s", NumberOrNull(summary.late_p99)},
@@ -145,6 +146,7 @@ OrderedJson ToJson(const LoadPoint& point, const LoadRecord& record, const std::
           {"output_tokens", record.output_tokens},
           {"chunks", record.chunks},
           {"chunk_hits", record.chunk_hits},
+          {"other_anchor", record.other_anchor},
           {"recomputed_tokens", record.recomputed_tokens},
           {"matches", record.matches}};
 }

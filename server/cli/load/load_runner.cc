@@ -2,24 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <numeric>
 #include <random>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "server/cli/load/rate_search.h"
 #include "server/cli/terminal.h"
 
 namespace kvblend::server::cli {
 namespace {
-
-constexpr int kChunksPerPut = 32;
-constexpr int kChunksPerPage = 1000;
 
 // A try of a search. What a server takes in without answering it must show in the times to the first token
 // before the try is over: a burst that fits into its queue tells nothing.
@@ -38,18 +32,6 @@ bool KeepsUp(const TryTimes& shorter, const TryTimes& longer) {
   return longer.arrivals - shorter.arrivals >= kKeepsUp * (longer.answers - shorter.answers);
 }
 
-struct EndOfPut : EventSink<v1::PutChunkProgress> {
-  void OnEvent(const v1::PutChunkProgress&) override {}
-  void OnDone(const absl::Status&) override { done.Notify(); }
-  absl::Notification done;
-};
-
-/// Tells the chunks of one run from those of another.
-std::string NewLabel() {
-  absl::BitGen random;
-  return absl::StrFormat("kvblend bench serve %08x", absl::Uniform<uint32_t>(random));
-}
-
 absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
 
 }  // namespace
@@ -64,84 +46,17 @@ LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& can
       options_(options),
       progress_(std::move(progress)),
       on_record_(std::move(on_record)),
-      label_(NewLabel()) {}
+      chunks_(client, clock, options.tenant_namespace, options.keep_chunks) {}
 
 absl::Status LoadRunner::Run(LoadRun& run) {
-  const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
+  const absl::Cleanup remove_chunks = [this] { chunks_.Remove(); };
   for (const Conversation& conversation : conversations_)
     run.turns = std::max(run.turns, conversation.turns());
-  if (options_.warm) KVBLEND_RETURN_IF_ERROR(Warm());
+  if (options_.warm) KVBLEND_RETURN_IF_ERROR(chunks_.Put(conversations_, options_.modes, progress_));
   if (options_.unloaded_requests > 0) {
     for (const int mode : AllModes()) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(mode, run));
   }
   return options_.search_factor ? Search(run) : RunLoads(run);
-}
-
-absl::Status LoadRunner::Warm() {
-  std::vector<v1::Anchoring> anchorings;
-  for (const BenchVariant& mode : options_.modes) {
-    const bool known = std::find(anchorings.begin(), anchorings.end(), mode.anchoring) != anchorings.end();
-    if (mode.mode != BenchMode::kFull && !known) anchorings.push_back(mode.anchoring);
-  }
-  const std::vector<std::string> chunks = DistinctChunks(conversations_);
-  const auto total = static_cast<int64_t>(chunks.size() * anchorings.size());
-  int64_t done = 0;
-  const v1::Prompt& prompt = conversations_.front().prompt;
-  for (const v1::Anchoring anchoring : anchorings) {
-    for (size_t first = 0; first < chunks.size(); first += kChunksPerPut) {
-      v1::PutChunksRequest request;
-      request.set_namespace_(options_.tenant_namespace);
-      if (anchoring == v1::ANCHORING_ANCHORED) {
-        request.set_system_text(prompt.system_text());
-        request.set_lead_in(prompt.lead_in());
-      }
-      request.set_anchoring(anchoring);
-      request.set_label(label_);
-      for (size_t i = first; i < std::min(first + kChunksPerPut, chunks.size()); ++i)
-        request.add_chunks(chunks[i]);
-      const absl::Status put =
-          client_.Put(request, absl::InfiniteFuture(), [&](const v1::PutChunkProgress& chunk) {
-            if (!chunk.already_present()) new_keys_.push_back(chunk.key());
-            if (progress_) progress_(++done, total, "storing chunks");
-          });
-      if (!put.ok()) {
-        FindUnreported(std::move(request));
-        return put;
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-void LoadRunner::FindUnreported(v1::PutChunksRequest interrupted) {
-  if (options_.keep_chunks) return;
-  // Puts of one client follow each other, so that the interrupted one is over behind this one. Its first
-  // chunk is there, or is what was being computed.
-  interrupted.mutable_chunks()->DeleteSubrange(1, interrupted.chunks_size() - 1);
-  const auto sink = std::make_shared<EndOfPut>();
-  if (client_.calls().Put(interrupted, {}, sink).ok()) sink->done.WaitForNotification();
-  v1::ListChunksRequest request;
-  request.set_namespace_(options_.tenant_namespace);
-  request.set_page_size(kChunksPerPage);
-  while (true) {
-    const absl::StatusOr<v1::ListChunksResponse> page = client_.calls().List(request);
-    if (!page.ok()) return;
-    for (const v1::ChunkInfo& chunk : page->chunks()) {
-      if (chunk.label() == label_) new_keys_.push_back(chunk.key());
-    }
-    if (page->next_page_token().empty()) break;
-    request.set_page_token(page->next_page_token());
-  }
-  std::sort(new_keys_.begin(), new_keys_.end());
-  new_keys_.erase(std::unique(new_keys_.begin(), new_keys_.end()), new_keys_.end());
-}
-
-void LoadRunner::RemoveChunks() {
-  if (options_.keep_chunks || new_keys_.empty()) return;
-  v1::DeleteChunksRequest request;
-  request.set_namespace_(options_.tenant_namespace);
-  request.mutable_keys()->Assign(new_keys_.begin(), new_keys_.end());
-  client_.calls().Delete(request).IgnoreError();
 }
 
 std::vector<int> LoadRunner::AllModes() const {
@@ -203,14 +118,17 @@ int64_t LoadRunner::RequestsOf(int64_t conversations) const {
 
 absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes,
                                  std::string_view what, LoadRun& run, bool* within) {
-  const auto total = static_cast<int64_t>(step.arrivals.size());
+  // A closed loop goes on until there were so many requests, or, without such a number, for so long.
+  const bool by_time = step.clients > 0 && step.requests == kMaxLoadRequests && std::isfinite(step.seconds);
+  const int64_t total =
+      step.clients > 0 ? step.requests : RequestsOf(static_cast<int64_t>(step.arrivals.size()));
   const auto progress = [&](int64_t ended, int64_t in_flight, double seconds) {
     if (!progress_) return;
     const std::string note = absl::StrFormat("%s, %d in flight", what, in_flight);
-    if (total > 0) {
+    if (!by_time) {
       progress_(std::min(ended, total), total, note);
     } else {
-      progress_(static_cast<int64_t>(seconds), static_cast<int64_t>(std::min(step.seconds, 1e9)), note);
+      progress_(static_cast<int64_t>(seconds), static_cast<int64_t>(std::ceil(step.seconds)), note);
     }
   };
   LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, ScriptFor(modes), step, progress);

@@ -18,6 +18,7 @@
 #include "server/cli/load/conversations.h"
 #include "server/cli/load/load_driver.h"
 #include "server/cli/load/load_summary.h"
+#include "server/cli/load/stored_chunks.h"
 
 namespace kvblend::server::cli {
 
@@ -77,7 +78,7 @@ struct LoadRun {
 /// Not thread-safe. All that is given must outlive it.
 class LoadRunner {
  public:
-  using Progress = std::function<void(int64_t done, int64_t total, std::string_view what)>;
+  using Progress = StoredChunks::Progress;
   using OnRecord = std::function<void(const LoadPoint&, const LoadRecord&)>;
 
   LoadRunner(Client& client, schedule::Clock& clock, Cancellation& cancellation,
@@ -90,10 +91,6 @@ class LoadRunner {
   absl::Status Run(LoadRun& run);
 
  private:
-  absl::Status Warm();
-  /// Finds what a put stored that failed or was interrupted, beyond what it has reported.
-  void FindUnreported(v1::PutChunksRequest interrupted);
-  void RemoveChunks();
   absl::Status MeasureUnloaded(int mode, LoadRun& run);
   absl::Status RunLoads(LoadRun& run);
   absl::Status Search(LoadRun& run);
@@ -115,8 +112,7 @@ class LoadRunner {
   const LoadOptions& options_;
   const Progress progress_;
   const OnRecord on_record_;
-  const std::string label_;  // of the chunks that are put
-  std::vector<std::string> new_keys_;
+  StoredChunks chunks_;
   std::map<std::pair<int, int>, std::string> references_;  // by mode and conversation
 };
 

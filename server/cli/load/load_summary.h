@@ -49,6 +49,7 @@ struct LoadSummary {
   double tokens_per_second = 0;  // generated
   double goodput = 0;            // answers per second that met the service level
   double hit_rate = 0;           // chunks that were in the store
+  double other_anchor_rate = 0;  // chunks that were, but computed behind another anchor
   double exact_share = 0;        // of prompt tokens: reused as a prefix
   double recomputed_share = 0;   // of the tokens reused inexactly
   double late_p99 = 0;           // from planned to sent: this program's own part

@@ -97,6 +97,41 @@ TEST_F(BenchServeCommandTest, AnAnswerThatDiffersIsFive) {
   EXPECT_THAT(Out(), HasSubstr("1 answers differ from their references"));
 }
 
+TEST_F(BenchServeCommandTest, WarnsOfChunksThatWereNotThere) {
+  v1::ChunkSource source = v1::CHUNK_SOURCE_MISS;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    v1::GenerateEvent prompt = FakeCalls::PromptEvent(request);
+    prompt.mutable_prompt()->mutable_chunks(0)->set_source(source);
+    send(prompt);
+    send(FakeCalls::TextEvent("a", {1}));
+    return absl::OkStatus();
+  };
+  // Of the mode prefix only the first chunk is looked for.
+  ASSERT_EQ(Serve("--rows full,prefix,reuse --rate 1000 --requests 2"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 1000/s: not all chunks were in the store"));
+  EXPECT_THAT(Err(), Not(HasSubstr("prefix, 1000/s: not all chunks")));
+  source = v1::CHUNK_SOURCE_OTHER_ANCHOR;
+  ASSERT_EQ(Serve("--rows reuse --rate 1000 --requests 2 --json -"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 1000/s: 100% of the chunks were computed behind another system text"));
+  EXPECT_THAT(Err(), Not(HasSubstr("not all chunks")));
+  EXPECT_EQ(OutJson()[0]["other_anchor_rate"], 1);
+}
+
+TEST_F(BenchServeCommandTest, WarnsWhereClientsAreMoreThanTheQueueHolds) {
+  int asked = 0;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    if (++asked == 2) return absl::ResourceExhaustedError("full");
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::TextEvent("a", {1}));
+    return absl::OkStatus();
+  };
+  ASSERT_EQ(Serve("--rows reuse --clients 2 --requests 4"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 2 clients: 1 requests were refused"));
+  asked = 1;
+  ASSERT_EQ(Serve("--rows reuse --rate 1000 --requests 4"), 0) << Err();
+  EXPECT_THAT(Err(), Not(HasSubstr("were refused")));
+}
+
 TEST_F(BenchServeCommandTest, ErrorsAreCountedByCode) {
   calls_.on_generate = [](const v1::GenerateRequest&, const auto&) {
     return absl::ResourceExhaustedError("full");

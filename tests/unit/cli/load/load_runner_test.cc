@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "absl/time/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/cli/load/load_page.h"
@@ -268,6 +269,89 @@ TEST_F(LoadRunnerTest, WhatAnInterruptedPutStoredUnheardIsRemovedToo) {
   for (const auto& [key, chunk] : server_.stored) {
     EXPECT_TRUE(key == "other" || chunk.label().empty()) << key;
   }
+}
+
+// Nor does it wait for ever for a server that answers nothing any more.
+TEST_F(LoadRunnerTest, AnInterruptedPutEndsWhereTheServerHangs) {
+  class Hanging : public SimulatedServer {
+   public:
+    using SimulatedServer::SimulatedServer;
+    Started Put(v1::PutChunksRequest, const CallerContext& caller,
+                std::shared_ptr<EventSink<v1::PutChunkProgress>> sink) override {
+      if (++puts == 1) return absl::CancelledError("interrupted");
+      sink_ = std::move(sink);
+      deadline = caller.deadline;
+      return std::make_shared<Handle>(*this);
+    }
+    struct Handle : RequestHandle {
+      explicit Handle(Hanging& server) : server(server) {}
+      void Cancel() override { server.put_cancelled = true; }
+      Hanging& server;
+    };
+    int puts = 0;
+    bool put_cancelled = false;
+    absl::Time deadline;
+    std::shared_ptr<EventSink<v1::PutChunkProgress>> sink_;
+  } hanging(clock_);
+  options_.rates = {1};
+  Client client(hanging.Lend(), cancellation_);
+  const absl::Time before = clock_.Now();
+  LoadRun run;
+  const absl::Status status =
+      LoadRunner(client, clock_, cancellation_, conversations_, options_, nullptr, nullptr).Run(run);
+  EXPECT_TRUE(absl::IsCancelled(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("may be left in namespace 'load'"));
+  EXPECT_EQ(clock_.Now() - before, StoredChunks::kPatience);
+  EXPECT_TRUE(hanging.put_cancelled);
+  EXPECT_LE(hanging.deadline, absl::Now() + StoredChunks::kPatience);
+}
+
+TEST_F(LoadRunnerTest, ChunksAreStoredBehindTheSystemTextOfEachQuestion) {
+  for (int i = 0; i < 4; ++i) conversations_[i].prompt.set_system_text(i < 3 ? "first" : "second");
+  options_.modes = {*ParseRow("query:0.15"), *ParseRow("cacheblend")};
+  options_.rates = {1};
+  ASSERT_TRUE(Run().ok());
+  ASSERT_THAT(server_.put, SizeIs(3));
+  EXPECT_EQ(server_.put[0].system_text(), "first");
+  EXPECT_EQ(server_.put[0].chunks_size(), 3);
+  EXPECT_EQ(server_.put[1].system_text(), "second");
+  EXPECT_EQ(server_.put[1].chunks_size(), 1);
+  EXPECT_EQ(server_.put[2].anchoring(), v1::ANCHORING_ISOLATED);
+  EXPECT_EQ(server_.put[2].system_text(), "");
+  EXPECT_EQ(server_.put[2].chunks_size(), 4);
+}
+
+// A loop of clients by its requests, or by its time; an open one by the requests of its conversations.
+TEST_F(LoadRunnerTest, ProgressIsTowardsWhatEndsTheMeasurement) {
+  for (Conversation& conversation : conversations_) {
+    conversation.questions.assign(2, "Q");
+    conversation.output_tokens.assign(2, 1);
+  }
+  options_.modes = {*ParseRow("full")};
+  const auto totals = [&] {
+    std::set<int64_t> seen;
+    int64_t most = 0;
+    Client client(server_.Lend(), cancellation_);
+    LoadRun run;
+    const LoadRunner::Progress progress = [&](int64_t done, int64_t total, std::string_view what) {
+      if (what == "storing chunks") return;
+      seen.insert(total);
+      most = std::max(most, done);
+    };
+    EXPECT_TRUE(
+        LoadRunner(client, clock_, cancellation_, conversations_, options_, progress, nullptr).Run(run).ok());
+    EXPECT_GE(most, *seen.begin() - 1);
+    return seen;
+  };
+  options_.clients = {2};
+  options_.limits = {.seconds = LoadRecord::kNever, .requests = 7};
+  EXPECT_THAT(totals(), ElementsAre(7));
+  options_.limits = {.seconds = 30};
+  EXPECT_THAT(totals(), ElementsAre(30));
+  options_.clients.clear();
+  options_.rates = {1};
+  options_.limits = {.seconds = LoadRecord::kNever, .requests = 7};
+  EXPECT_THAT(totals(), ElementsAre(14));
 }
 
 TEST_F(LoadRunnerTest, CtrlCKeepsWhatWasMeasured) {
