@@ -13,7 +13,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/steady_time.h"
 
 namespace kvblend::server::cli {
 namespace {
@@ -102,8 +101,13 @@ void Terminal::PrintWarning(std::string_view message) {
 
 void Terminal::PrintNote(std::string_view line) { err << Coloured(colour, kDim, line) << std::endl; }
 
-ProgressBar::ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every)
-    : terminal_(terminal), label_(std::move(label)), line_every_(line_every), start_(SteadyNow()) {}
+ProgressBar::ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every,
+                         std::function<absl::Time()> now)
+    : terminal_(terminal),
+      label_(std::move(label)),
+      line_every_(line_every),
+      now_(std::move(now)),
+      start_(now_()) {}
 
 ProgressBar::~ProgressBar() { Clear(); }
 
@@ -112,10 +116,17 @@ void ProgressBar::Clear() {
 }
 
 void ProgressBar::Update(int64_t done, int64_t total, std::string_view note) {
+  const bool is_other_work = done < last_done_ || total < last_total_;
+  last_done_ = done;
+  last_total_ = total;
   if (begun_at_ < 0) begun_at_ = done;
+  if (is_other_work) {
+    begun_at_ = done;
+    start_ = now_();
+  }
   const bool draws = terminal_.err_is_terminal;
   if (!draws && line_every_ == absl::InfiniteDuration()) return;
-  const absl::Time now = SteadyNow();
+  const absl::Time now = now_();
   if (draws ? drawn_ && done < total && now - last_drawn_ < kRedrawInterval : now - last_drawn_ < line_every_)
     return;
   last_drawn_ = now;

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <ostream>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "base/steady_time.h"
 #include "nlohmann/json.hpp"
 
 namespace kvblend::server::cli {
@@ -46,12 +48,15 @@ struct Terminal {
 class ProgressBar {
  public:
   /// `line_every`: where `err` is no terminal, a line of its own so often at most; infinite: none.
-  ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every = absl::InfiniteDuration());
+  /// `now` is a clock that nobody sets.
+  ProgressBar(Terminal& terminal, std::string label, absl::Duration line_every = absl::InfiniteDuration(),
+              std::function<absl::Time()> now = SteadyNow);
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   /// `note` is shown behind the counts, and may be empty. Cheap: draws no more often than people can read.
+  /// Less done or less to do than before is other work, whose time left is its own.
   void Update(int64_t done, int64_t total, std::string_view note);
   /// Makes way for other output; the next Update draws the bar again.
   void Clear();
@@ -60,8 +65,11 @@ class ProgressBar {
   Terminal& terminal_;
   const std::string label_;
   const absl::Duration line_every_;
-  const absl::Time start_;
-  int64_t begun_at_ = -1;  // what was done at the first Update, perhaps by an earlier run; -1: there was none
+  const std::function<absl::Time()> now_;
+  absl::Time start_;       // of the work that is shown
+  int64_t begun_at_ = -1;  // what was done then, perhaps by an earlier run; -1: there was none
+  int64_t last_done_ = 0;
+  int64_t last_total_ = 0;
   bool drawn_ = false;
   absl::Time last_drawn_ = absl::InfinitePast();
 };

@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "google/protobuf/io/zero_copy_stream_impl_lite.h"
@@ -22,6 +25,10 @@ namespace {
 
 using google::protobuf::util::ParseDelimitedFromZeroCopyStream;
 using google::protobuf::util::SerializeDelimitedToOstream;
+
+constexpr std::string_view kExtension = ".reference";
+// What a process writes takes seconds.
+constexpr std::chrono::hours kStale(1);
 
 constexpr std::string_view kMagic = "kvblend bench reference 1\n";
 
@@ -69,6 +76,27 @@ absl::StatusOr<ReferencePart> Decode(std::string_view content, std::string_view 
   return part;
 }
 
+/// Whether it is the name of a file that a process of its own is writing, or was when it ended.
+bool IsTemporary(const std::filesystem::path& path) {
+  const std::string process = path.extension().string();
+  return path.stem().extension() == kExtension && process.size() > 1 &&
+         absl::c_all_of(process.substr(1), [](unsigned char c) { return absl::ascii_isdigit(c); });
+}
+
+/// Removes what processes that were ended have left half written.
+void RemoveStale(const std::string& folder) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    std::error_code ignored;
+    const auto written = std::filesystem::last_write_time(entry->path(), ignored);
+    if (ignored || !IsTemporary(entry->path())) continue;
+    if (std::filesystem::file_time_type::clock::now() - written > kStale) {
+      std::filesystem::remove(entry->path(), ignored);
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ReferenceCache> ReferenceCache::Open(std::string folder,
@@ -78,13 +106,14 @@ absl::StatusOr<ReferenceCache> ReferenceCache::Open(std::string folder,
   if (!std::filesystem::is_directory(folder)) {
     return absl::InvalidArgumentError(absl::StrCat("cannot make the folder ", folder, ": ", error.message()));
   }
+  RemoveStale(folder);
   return ReferenceCache(std::move(folder), std::move(warn));
 }
 
 absl::StatusOr<ReferencePart> ReferenceCache::GetOrCompute(
     const OrderedJson& key, const std::function<absl::StatusOr<ReferencePart>()>& compute) {
   const std::string key_text = JsonLine(key);
-  const std::string path = absl::StrCat(folder_, "/", ContentHash(key_text), ".reference");
+  const std::string path = absl::StrCat(folder_, "/", ContentHash(key_text), std::string(kExtension));
   const absl::StatusOr<std::string> content = ReadNamed(path, Allowed::kFile);
   if (content.ok()) {
     auto part = Decode(*content, key_text);
@@ -100,11 +129,15 @@ absl::StatusOr<ReferencePart> ReferenceCache::GetOrCompute(
   ++computed_;
   // Written under a name of this process's own first, so that nobody reads half a file.
   const std::string temporary = absl::StrCat(path, ".", getpid());
-  KVBLEND_RETURN_IF_ERROR(WriteFile(temporary, Encode(key_text, part)));
+  absl::Status written = WriteFile(temporary, Encode(key_text, part));
   std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) return absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.message()));
-  return part;
+  if (written.ok()) {
+    std::filesystem::rename(temporary, path, error);
+    if (!error) return part;
+    written = absl::InvalidArgumentError(absl::StrCat("cannot write ", path, ": ", error.message()));
+  }
+  std::filesystem::remove(temporary, error);  // a full disk has no room for half a file
+  return written;
 }
 
 }  // namespace kvblend::server::cli

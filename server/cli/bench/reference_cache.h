@@ -23,10 +23,12 @@ struct ReferencePart {
 /// A folder with one file per key:
 ///     magic line, XXH3-128 of all that follows (hex, newline), key (JSON line),
 ///     then PromptReport, TextDelta and any number of ScoredToken, each with its size before it (protobuf)
-/// Several processes may use one folder. Not thread-safe.
+/// Several processes may use one folder: each writes under a name of its own first, which ends in its number.
+/// Not thread-safe.
 class ReferenceCache {
  public:
-  /// Makes the folder. kInvalidArgument when that fails. `warn` is told of files that are of no use.
+  /// Makes the folder, and removes from it what was left half written more than an hour ago. kInvalidArgument
+  /// when it cannot be made. `warn` is told of files that are of no use.
   static absl::StatusOr<ReferenceCache> Open(std::string folder, std::function<void(std::string_view)> warn);
 
   /// The part that is kept under the key; `compute` makes it and it is kept, where there is none or it is

@@ -1,5 +1,6 @@
 // kvblend bench serve: a running server under load.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +23,8 @@ namespace {
 
 constexpr char kBenchServeExamples[] =
     R"(Latencies count from the planned time of a request, whenever it was sent, and percentiles are over the requests that were
-answered. goodput: answers per second within --slo-ttft and --slo-itl. "12+/20": stopped, because too many were late already.
+answered. goodput: answers per second within --slo-ttft and --slo-itl. "12+/20": cut off, by a search because too many were late
+already, or by Ctrl-C; its figures leave out the requests that took longest.
 More in docs/load.md.
 
 Examples:
@@ -77,10 +79,26 @@ void WarnAboutLoad(const LoadRun& run, const LoadOptions& options, Terminal& ter
                                          HumanSeconds(point.summary.late_p99),
                                          " late (p99); is there a processor left for this program?"));
     }
-    if (options.warm && options.modes[point.mode].mode != BenchMode::kFull && point.summary.hit_rate < 1) {
+    // Of the mode prefix an exact prefix is looked for, which ends behind the first chunk.
+    const BenchMode mode = options.modes[point.mode].mode;
+    const bool wants_all = mode != BenchMode::kFull && mode != BenchMode::kPrefix;
+    if (options.warm && wants_all && point.summary.hit_rate < 1) {
       terminal.PrintWarning(absl::StrCat(name,
                                          ": not all chunks were in the store when they were needed. Is the "
                                          "store too small?"));
+    }
+    if (point.summary.other_anchor_rate > 0) {
+      terminal.PrintWarning(absl::StrFormat(
+          "%s: %.0f%% of the chunks were computed behind another system text or lead-in than the "
+          "request's, which costs quality",
+          name, std::ceil(100 * point.summary.other_anchor_rate)));
+    }
+    if (const auto refused = point.summary.errors.find("RESOURCE_EXHAUSTED");
+        point.kind == LoadKind::kClients && refused != point.summary.errors.end()) {
+      terminal.PrintWarning(absl::StrCat(
+          name, ": ", refused->second,
+          " requests were refused, since the server's queue does not hold those of so many clients. Refused clients "
+          "pause before they ask again, so that fewer were served at a time"));
     }
   }
 }

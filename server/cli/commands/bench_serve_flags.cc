@@ -112,15 +112,17 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       ->type_name("FACTOR")
       ->group(kLoad);
   command
-      .add_option("--duration", flags.duration,
-                  "Length of each run, until the last request is planned; default: 30")
+      .add_option(
+          "--duration", flags.duration,
+          "Length of each run, until the last request is planned; --search: of a try at least; default: 30")
       ->check(Number("--duration", 0.001, 1e6))
       ->type_name("SECONDS")
       ->group(kLoad);
   command
       .add_option(
           "--requests", flags.requests,
-          "Conversations (--rate, --search) or requests (--clients) per run; default with --search: 60")
+          "Conversations (--rate) or requests (--clients) per run; --search: conversations of a try at least; "
+          "default: 60")
       ->check(WholeNumber("--requests", 1, kMaxLoadRequests))
       ->type_name("N")
       ->group(kLoad);
@@ -239,8 +241,9 @@ absl::StatusOr<LoadOptions> MakeLoadOptions(const BenchServeFlags& flags) {
   }
   const bool count_alone = flags.requests || (flags.search && !flags.duration);
   options.limits = {.seconds = flags.duration.value_or(count_alone ? LoadRecord::kNever : kDefaultSeconds),
-                    .requests = flags.requests.value_or(
-                        flags.search && !flags.duration ? kDefaultSearchRequests : kMaxLoadRequests)};
+                    .requests = flags.requests.value_or(!flags.search    ? kMaxLoadRequests
+                                                        : flags.duration ? 1
+                                                                         : kDefaultSearchRequests)};
   for (const double rate : flags.rates) {
     if (!flags.requests && rate * options.limits.seconds > static_cast<double>(kMaxLoadRequests)) {
       return absl::InvalidArgumentError(
@@ -284,10 +287,13 @@ std::string DescribeLoad(const BenchServeFlags& flags, const LoadOptions& option
   } else {
     absl::StrAppend(&text, flags.arrivals, " arrivals");
   }
+  const std::string each = options.search_factor ? "at least, each" : "each";
   if (std::isfinite(options.limits.seconds))
-    absl::StrAppendFormat(&text, "; %g s each", options.limits.seconds);
-  if (options.limits.requests < kMaxLoadRequests)
-    absl::StrAppend(&text, "; ", options.limits.requests, " requests each");
+    absl::StrAppendFormat(&text, "; %g s %s", options.limits.seconds, each);
+  if (options.limits.requests > 1 && options.limits.requests < kMaxLoadRequests) {
+    absl::StrAppend(&text, "; ", options.limits.requests,
+                    flags.clients.empty() && flags.turns > 1 ? " conversations " : " requests ", each);
+  }
   absl::StrAppend(&text, "; chunks ", options.warm ? "stored before" : "not stored before");
   if (std::isfinite(options.level.ttft))
     absl::StrAppendFormat(&text, "; TTFT within %g s", options.level.ttft);

@@ -1,6 +1,7 @@
 #include "server/cli/load/conversations.h"
 
 #include <algorithm>
+#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -117,15 +118,21 @@ absl::StatusOr<std::vector<Conversation>> MakeConversations(const std::vector<Be
   return conversations;
 }
 
-std::vector<std::string> DistinctChunks(const std::vector<Conversation>& conversations) {
-  std::set<std::string> known;
-  std::vector<std::string> chunks;
+std::vector<ChunkGroup> GroupChunks(const std::vector<Conversation>& conversations, bool isolated) {
+  std::vector<ChunkGroup> groups;
+  std::map<std::pair<std::string, std::string>, size_t> group_of;  // by system text and lead-in
+  std::set<std::pair<size_t, std::string>> known;                  // by group
   for (const Conversation& conversation : conversations) {
-    for (const std::string& chunk : conversation.prompt.chunks()) {
-      if (known.insert(chunk).second) chunks.push_back(chunk);
+    const v1::Prompt& prompt = conversation.prompt;
+    const std::pair<std::string, std::string> anchor =
+        isolated ? std::pair<std::string, std::string>() : std::pair(prompt.system_text(), prompt.lead_in());
+    const auto [found, is_new] = group_of.emplace(anchor, groups.size());
+    if (is_new) groups.push_back({.system_text = anchor.first, .lead_in = anchor.second, .chunks = {}});
+    for (const std::string& chunk : prompt.chunks()) {
+      if (known.emplace(found->second, chunk).second) groups[found->second].chunks.push_back(chunk);
     }
   }
-  return chunks;
+  return groups;
 }
 
 }  // namespace kvblend::server::cli

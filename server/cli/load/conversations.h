@@ -49,7 +49,13 @@ struct Conversation {
 absl::StatusOr<std::vector<Conversation>> MakeConversations(const std::vector<BenchQuestion>& questions,
                                                             const ConversationOptions& options);
 
-/// The chunks of all conversations, each once.
-std::vector<std::string> DistinctChunks(const std::vector<Conversation>& conversations);
+/// Chunks behind the same texts.
+struct ChunkGroup {
+  std::string system_text;
+  std::string lead_in;
+  std::vector<std::string> chunks;  // each once
+};
+/// The chunks of all conversations by what they stand behind; `isolated`: behind nothing, all in one group.
+std::vector<ChunkGroup> GroupChunks(const std::vector<Conversation>& conversations, bool isolated);
 
 }  // namespace kvblend::server::cli

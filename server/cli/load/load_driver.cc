@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "base/retry_delay.h"
 #include "server/cli/content_hash.h"
 
@@ -90,6 +91,7 @@ class LoadFlight : public EventSink<v1::GenerateEvent> {
     record.chunks = report.chunks_size();
     for (const v1::ChunkReport& chunk : report.chunks()) {
       record.chunk_hits += chunk.source() != v1::CHUNK_SOURCE_MISS ? 1 : 0;
+      record.other_anchor += chunk.source() == v1::CHUNK_SOURCE_OTHER_ANCHOR ? 1 : 0;
     }
   }
 
@@ -116,8 +118,11 @@ class LoadDriver {
   LoadResult Run(Cancellation& cancellation, const LoadProgress& progress) {
     while (true) {
       for (const int64_t id : TakeEnded()) NoteEnd(id);
-      if (!stopping_ && (cancellation.requested() || OverBound())) Stop(cancellation);
       if (due_.empty() && flying_.empty()) break;
+      if (!stopping_ && (cancellation.requested() || OverBound())) {
+        Stop(cancellation);
+        continue;
+      }
       if (progress) progress(static_cast<int64_t>(result_.records.size()), flying_.size(), Seconds());
       if (!due_.empty() && TimeOf(due_.begin()->first) <= clock_.Now()) {
         auto next = due_.extract(due_.begin());
@@ -127,6 +132,7 @@ class LoadDriver {
       }
     }
     result_.seconds = Seconds();
+    result_.planned = planned_requests_;
     return std::move(result_);
   }
 
@@ -143,9 +149,14 @@ class LoadDriver {
     due_.emplace(planned, HeldConversation{.number = begun_++});
     ++planned_requests_;
   }
+  /// Whether one more request belongs to this measurement. An open loop's conversations go on to their ends.
+  bool MayPlan(double planned) const {
+    if (stopping_ || planned_requests_ >= step_.requests) return false;
+    return step_.clients == 0 || planned < step_.seconds;
+  }
   /// Begins the closed loop's next conversation, unless the measurement is over.
   void BeginIfTime(double planned) {
-    if (!stopping_ && planned < step_.seconds && planned_requests_ < step_.requests) Begin(planned);
+    if (MayPlan(planned)) Begin(planned);
   }
 
   void Wait() {
@@ -155,9 +166,13 @@ class LoadDriver {
     if (inbox_->ended.empty()) clock_.Wait(inbox_->changed, inbox_->mutex, until);
   }
 
+  int ModeOf(const HeldConversation& held) const {
+    return script_.mode_indices[held.number % static_cast<int>(script_.mode_indices.size())];
+  }
+
   void Send(double planned, HeldConversation held) {
     const auto num_modes = static_cast<int>(script_.mode_indices.size());
-    LoadRecord record{.mode = script_.mode_indices[held.number % num_modes]};
+    LoadRecord record{.mode = ModeOf(held)};
     record.conversation = held.number / num_modes % static_cast<int>(script_.conversations.size());
     record.turn = held.turn;
     record.planned = planned;
@@ -168,7 +183,8 @@ class LoadDriver {
     const int64_t id = next_id_++;
     const auto flight =
         std::make_shared<LoadFlight>(id, clock_, start_, std::move(record), std::move(held), inbox_);
-    const absl::Time deadline = TimeOf(planned) + script_.timeout;
+    // A deadline is a date by the machine's clock, which may be set while this runs: by our own it is so far.
+    const absl::Time deadline = absl::Now() + (TimeOf(planned) + script_.timeout - clock_.Now());
     auto started = calls_.Generate(std::move(request), {.client = "", .deadline = deadline}, flight);
     if (!started.ok()) flight->OnDone(started.status());
     flying_.emplace(id, Flying{flight, started.ok() ? *std::move(started) : nullptr});
@@ -181,16 +197,20 @@ class LoadDriver {
 
   void NoteEnd(int64_t id) {
     const std::shared_ptr<LoadFlight> flight = flying_.extract(id).mapped().flight;
-    if (stopping_ && absl::IsCancelled(flight->record.status)) return;  // by us
+    if (stopping_ && absl::IsCancelled(flight->record.status)) {  // by us
+      ++result_.unfinished[flight->record.mode];
+      return;
+    }
     const LoadRecord& record = result_.records.emplace_back(std::move(flight->record));
     if (step_.bound && !(record.ok() && record.ttft() <= step_.bound->seconds)) ++late_;
     HeldConversation& held = flight->held;
     const double now = Seconds();
     const bool goes_on = record.ok() && held.turn + 1 < script_.conversations[record.conversation].turns();
-    if (goes_on && !stopping_) {
+    const double next_turn = now + script_.think_seconds;
+    if (goes_on && MayPlan(next_turn)) {
       ++held.turn;
       held.answers.push_back(std::move(flight->text));
-      due_.emplace(now + script_.think_seconds, std::move(held));
+      due_.emplace(next_turn, std::move(held));
       ++planned_requests_;
     } else if (step_.clients > 0) {
       const absl::Duration pause = RetryDelayOf(record.status).value_or(absl::Seconds(kPauseSeconds));
@@ -211,7 +231,9 @@ class LoadDriver {
 
   void Stop(const Cancellation& cancellation) {
     stopping_ = true;
-    result_.stopped_early = !cancellation.requested();
+    result_.interrupted = cancellation.requested();
+    result_.stopped_early = !result_.interrupted;
+    for (const auto& [planned, held] : due_) ++result_.unfinished[ModeOf(held)];
     due_.clear();
     for (const auto& [id, flying] : flying_) {
       if (flying.handle != nullptr) flying.handle->Cancel();

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,8 +37,9 @@ struct TtftBound {
   int64_t allowed = 0;
 };
 
-/// Open loop: conversations begin at `arrivals`. Closed loop: `clients` hold one after the other, until
-/// `seconds` have passed or `requests` were planned.
+/// Open loop: conversations begin at `arrivals`, and all their turns are asked. Closed loop: `clients` hold
+/// one after the other, until `seconds` have passed. Neither plans more than `requests`, later turns among
+/// them.
 struct LoadStep {
   std::vector<double> arrivals = {};  // seconds from the start, ascending; closed loop: empty
   int clients = 0;                    // closed loop: at least 1
@@ -49,15 +51,19 @@ struct LoadStep {
 struct LoadResult {
   std::vector<LoadRecord> records;  // by the time at which they ended
   double seconds = 0;               // until the last one ended
-  bool stopped_early = false;       // at the bound: what was running then is missing
+  bool stopped_early = false;       // at the bound
+  bool interrupted = false;         // by Ctrl-C
+  // By mode, of what was planned: what was running or had not begun when it was stopped.
+  std::map<int, int64_t> unfinished;
+  int64_t planned = 0;  // requests of all modes, unfinished ones among them
 };
 
 /// Called now and then on the calling thread: requests ended, in flight, and the seconds since the start.
 using LoadProgress = std::function<void(int64_t ended, int64_t in_flight, double seconds)>;
 
 /// Returns when every request has ended. Ctrl-C and the bound cancel those that run, which are then not among
-/// the records. A client of the closed loop whose request failed pauses for as long as it was told, else for
-/// kPauseSeconds.
+/// the records but unfinished. A client of the closed loop whose request failed pauses for as long as it was
+/// told, else for kPauseSeconds.
 LoadResult RunLoad(Calls& calls, schedule::Clock& clock, Cancellation& cancellation, const LoadScript& script,
                    const LoadStep& step, const LoadProgress& progress = nullptr);
 inline constexpr double kPauseSeconds = 0.1;

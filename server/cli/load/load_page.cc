@@ -54,13 +54,13 @@ std::string ChartOf(const LoadRun& run, const std::vector<BenchVariant>& modes, 
                     const std::string& title, const std::string& y_label, bool y_is_seconds,
                     const FigureOf& figure) {
   LineChart chart{.title = title,
-                  .x_label = against_clients ? "clients" : "requests per second, planned",
+                  .x_label = against_clients ? "clients" : absl::StrCat(BegunBy(run), " per second, planned"),
                   .y_label = y_label,
                   .y_is_seconds = y_is_seconds};
   for (const BenchVariant& mode : modes) chart.series.push_back({.name = mode.RowName(), .points = {}});
   for (const LoadPoint& point : run.points) {
-    // A measurement that a search cut short says nothing about the requests that it did not wait for.
-    if (point.stopped_early) continue;
+    // A measurement that was cut off says nothing about the requests that it did not wait for.
+    if (point.cut_off()) continue;
     if (point.kind != (against_clients ? LoadKind::kClients : LoadKind::kRate)) continue;
     const double y = figure(point.summary);
     if (!std::isfinite(y)) continue;

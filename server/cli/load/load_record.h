@@ -32,7 +32,8 @@ struct LoadRecord {
   int32_t reused_tokens = 0;
   int32_t recomputed_tokens = 0;
   int32_t chunks = 0;
-  int32_t chunk_hits = 0;  // that were in the store
+  int32_t chunk_hits = 0;    // that were in the store
+  int32_t other_anchor = 0;  // of the hits: computed behind another anchor
 
   std::string answer_hash = {};  // of its token ids
   bool matches = true;           // what it was held against, if anything

@@ -44,7 +44,7 @@ LoadCells CellsOf(const LoadPoint& point, const std::vector<BenchVariant>& modes
   const LoadSummary& summary = point.summary;
   return {modes[point.mode].RowName(),
           LoadName(point),
-          absl::StrCat(summary.answered, point.stopped_early ? "+" : "", "/", summary.requests),
+          absl::StrCat(summary.answered, point.cut_off() ? "+" : "", "/", summary.requests),
           SecondsCell(summary.ttft.p50),
           SecondsCell(summary.ttft.p95),
           SecondsCell(summary.ttft.p99),
@@ -60,6 +60,7 @@ LoadCells CellsOf(const LoadPoint& point, const std::vector<BenchVariant>& modes
 std::string ErrorLine(const LoadPoint& point, const std::vector<BenchVariant>& modes) {
   const LoadSummary& summary = point.summary;
   std::string line;
+  if (point.interrupted) absl::StrAppend(&line, "interrupted, ", summary.unfinished, " unfinished");
   for (const auto& [code, count] : summary.errors)
     absl::StrAppend(&line, line.empty() ? "" : ", ", count, " ", code);
   if (summary.errors.contains("RESOURCE_EXHAUSTED")) {
@@ -89,6 +90,8 @@ std::string LoadName(const LoadPoint& point) {
   return "";
 }
 
+const char* BegunBy(const LoadRun& run) { return run.turns > 1 ? "conversations" : "requests"; }
+
 OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& modes) {
   const LoadSummary& summary = point.summary;
   OrderedJson errors = OrderedJson::object();
@@ -100,8 +103,10 @@ OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& mode
           {"clients", point.clients > 0 ? OrderedJson(point.clients) : OrderedJson(nullptr)},
           {"seconds", point.seconds},
           {"stopped_early", point.stopped_early},
+          {"interrupted", point.interrupted},
           {"requests", summary.requests},
           {"answered", summary.answered},
+          {"unfinished", summary.unfinished},
           {"errors", errors},
           {"ttft_s", QuantilesJson(summary.ttft)},
           {"inter_token_s", QuantilesJson(summary.inter_token)},
@@ -112,6 +117,7 @@ OrderedJson ToJson(const LoadPoint& point, const std::vector<BenchVariant>& mode
           {"tokens_per_second", summary.tokens_per_second},
           {"goodput", summary.goodput},
           {"hit_rate", NumberOrNull(summary.hit_rate)},
+          {"other_anchor_rate", NumberOrNull(summary.other_anchor_rate)},
           {"exact_share", NumberOrNull(summary.exact_share)},
           {"recomputed_share", NumberOrNull(summary.recomputed_share)},
           {"late_p99_s", NumberOrNull(summary.late_p99)},
@@ -140,6 +146,7 @@ OrderedJson ToJson(const LoadPoint& point, const LoadRecord& record, const std::
           {"output_tokens", record.output_tokens},
           {"chunks", record.chunks},
           {"chunk_hits", record.chunk_hits},
+          {"other_anchor", record.other_anchor},
           {"recomputed_tokens", record.recomputed_tokens},
           {"matches", record.matches}};
 }
@@ -173,9 +180,10 @@ std::vector<std::string> HighestRateLines(const LoadRun& run, const std::vector<
   std::vector<std::string> lines;
   for (const HighestRate& highest : run.highest) {
     std::string line =
-        absl::StrFormat("%s: p95 of TTFT stays within %s up to %s requests/s", modes[highest.mode].RowName(),
-                        HumanSeconds(highest.limit), HumanNumber(highest.highest));
-    if (highest.refused) absl::StrAppend(&line, ", and not at ", HumanNumber(*highest.refused));
+        absl::StrFormat("%s: p95 of TTFT stays within %s up to %s %s/s", modes[highest.mode].RowName(),
+                        HumanSeconds(highest.limit), HumanNumber(highest.highest), BegunBy(run));
+    absl::StrAppend(&line, highest.refused ? absl::StrCat(", and not at ", HumanNumber(*highest.refused))
+                                           : " at least: no rate was found that is too much");
     const HighestRate& first = run.highest.front();
     if (highest.mode != first.mode && first.highest > 0) {
       absl::StrAppendFormat(&line, ": %.2fx of %s", highest.highest / first.highest,

@@ -1,15 +1,13 @@
 #include "server/cli/load/load_runner.h"
 
 #include <algorithm>
-#include <memory>
+#include <cmath>
 #include <numeric>
 #include <random>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
 #include "base/status_macros.h"
 #include "server/cli/load/rate_search.h"
 #include "server/cli/terminal.h"
@@ -17,19 +15,21 @@
 namespace kvblend::server::cli {
 namespace {
 
-constexpr int kChunksPerPut = 32;
-constexpr int kChunksPerPage = 1000;
+// A try of a search. What a server takes in without answering it must show in the times to the first token
+// before the try is over: a burst that fits into its queue tells nothing.
+constexpr double kLimitsPerTry = 10;  // seconds that it lasts at least, per second of the limit
+constexpr double kKeepsUp = 0.9;      // answers per request that arrives, of a server that bears the rate
+constexpr int kMaxLengthened = 3;  // so often it is made twice as long, where its end alone says too little
 
-struct EndOfPut : EventSink<v1::PutChunkProgress> {
-  void OnEvent(const v1::PutChunkProgress&) override {}
-  void OnDone(const absl::Status&) override { done.Notify(); }
-  absl::Notification done;
+struct TryTimes {
+  double arrivals = 0;  // until the last conversation began
+  double answers = 0;   // until the last answer ended
 };
 
-/// Tells the chunks of one run from those of another.
-std::string NewLabel() {
-  absl::BitGen random;
-  return absl::StrFormat("kvblend bench serve %08x", absl::Uniform<uint32_t>(random));
+/// Whether what the longer try has beyond the shorter one was answered as fast as it arrived. Compared with
+/// nothing, the last answers' own time counts as well.
+bool KeepsUp(const TryTimes& shorter, const TryTimes& longer) {
+  return longer.arrivals - shorter.arrivals >= kKeepsUp * (longer.answers - shorter.answers);
 }
 
 absl::Status Interrupted() { return absl::CancelledError("interrupted"); }
@@ -46,80 +46,17 @@ LoadRunner::LoadRunner(Client& client, schedule::Clock& clock, Cancellation& can
       options_(options),
       progress_(std::move(progress)),
       on_record_(std::move(on_record)),
-      label_(NewLabel()) {}
+      chunks_(client, clock, options.tenant_namespace, options.keep_chunks) {}
 
 absl::Status LoadRunner::Run(LoadRun& run) {
-  const absl::Cleanup remove_chunks = [this] { RemoveChunks(); };
-  if (options_.warm) KVBLEND_RETURN_IF_ERROR(Warm());
-  if (options_.unloaded_requests > 0) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(run));
+  const absl::Cleanup remove_chunks = [this] { chunks_.Remove(); };
+  for (const Conversation& conversation : conversations_)
+    run.turns = std::max(run.turns, conversation.turns());
+  if (options_.warm) KVBLEND_RETURN_IF_ERROR(chunks_.Put(conversations_, options_.modes, progress_));
+  if (options_.unloaded_requests > 0) {
+    for (const int mode : AllModes()) KVBLEND_RETURN_IF_ERROR(MeasureUnloaded(mode, run));
+  }
   return options_.search_factor ? Search(run) : RunLoads(run);
-}
-
-absl::Status LoadRunner::Warm() {
-  std::vector<v1::Anchoring> anchorings;
-  for (const BenchVariant& mode : options_.modes) {
-    const bool known = std::find(anchorings.begin(), anchorings.end(), mode.anchoring) != anchorings.end();
-    if (mode.mode != BenchMode::kFull && !known) anchorings.push_back(mode.anchoring);
-  }
-  const std::vector<std::string> chunks = DistinctChunks(conversations_);
-  const auto total = static_cast<int64_t>(chunks.size() * anchorings.size());
-  int64_t done = 0;
-  const v1::Prompt& prompt = conversations_.front().prompt;
-  for (const v1::Anchoring anchoring : anchorings) {
-    for (size_t first = 0; first < chunks.size(); first += kChunksPerPut) {
-      v1::PutChunksRequest request;
-      request.set_namespace_(options_.tenant_namespace);
-      if (anchoring == v1::ANCHORING_ANCHORED) {
-        request.set_system_text(prompt.system_text());
-        request.set_lead_in(prompt.lead_in());
-      }
-      request.set_anchoring(anchoring);
-      request.set_label(label_);
-      for (size_t i = first; i < std::min(first + kChunksPerPut, chunks.size()); ++i)
-        request.add_chunks(chunks[i]);
-      const absl::Status put =
-          client_.Put(request, absl::InfiniteFuture(), [&](const v1::PutChunkProgress& chunk) {
-            if (!chunk.already_present()) new_keys_.push_back(chunk.key());
-            if (progress_) progress_(++done, total, "storing chunks");
-          });
-      if (!put.ok()) {
-        FindUnreported(std::move(request));
-        return put;
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-void LoadRunner::FindUnreported(v1::PutChunksRequest interrupted) {
-  if (options_.keep_chunks) return;
-  // Puts of one client follow each other, so that the interrupted one is over behind this one. Its first
-  // chunk is there, or is what was being computed.
-  interrupted.mutable_chunks()->DeleteSubrange(1, interrupted.chunks_size() - 1);
-  const auto sink = std::make_shared<EndOfPut>();
-  if (client_.calls().Put(interrupted, {}, sink).ok()) sink->done.WaitForNotification();
-  v1::ListChunksRequest request;
-  request.set_namespace_(options_.tenant_namespace);
-  request.set_page_size(kChunksPerPage);
-  while (true) {
-    const absl::StatusOr<v1::ListChunksResponse> page = client_.calls().List(request);
-    if (!page.ok()) return;
-    for (const v1::ChunkInfo& chunk : page->chunks()) {
-      if (chunk.label() == label_) new_keys_.push_back(chunk.key());
-    }
-    if (page->next_page_token().empty()) break;
-    request.set_page_token(page->next_page_token());
-  }
-  std::sort(new_keys_.begin(), new_keys_.end());
-  new_keys_.erase(std::unique(new_keys_.begin(), new_keys_.end()), new_keys_.end());
-}
-
-void LoadRunner::RemoveChunks() {
-  if (options_.keep_chunks || new_keys_.empty()) return;
-  v1::DeleteChunksRequest request;
-  request.set_namespace_(options_.tenant_namespace);
-  request.mutable_keys()->Assign(new_keys_.begin(), new_keys_.end());
-  client_.calls().Delete(request).IgnoreError();
 }
 
 std::vector<int> LoadRunner::AllModes() const {
@@ -137,17 +74,16 @@ LoadScript LoadRunner::ScriptFor(const std::vector<int>& modes) const {
           .timeout = options_.timeout};
 }
 
-absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
-  const auto num_modes = static_cast<int64_t>(options_.modes.size());
-  const LoadStep once{.clients = 1, .seconds = LoadRecord::kNever, .requests = num_modes};
-  const LoadScript script = ScriptFor(AllModes());
+absl::Status LoadRunner::MeasureUnloaded(int mode, LoadRun& run) {
+  LoadStep step{.clients = 1, .seconds = LoadRecord::kNever, .requests = 1};
+  const LoadScript script = ScriptFor({mode});
   // Not counted: what happens only once, at a mode's first request, is no part of the figures.
-  RunLoad(client_.calls(), clock_, cancellation_, script, once);
+  RunLoad(client_.calls(), clock_, cancellation_, script, step);
   if (cancellation_.requested()) return Interrupted();
-  LoadStep step = once;
-  step.requests = num_modes * options_.unloaded_requests;
+  step.requests = options_.unloaded_requests;
+  const std::string what = absl::StrCat(options_.modes[mode].RowName(), " without load");
   const auto progress = [&](int64_t ended, int64_t, double) {
-    if (progress_) progress_(ended, step.requests, "without load");
+    if (progress_) progress_(ended, step.requests, what);
   };
   const LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, script, step, progress);
   if (cancellation_.requested()) return Interrupted();
@@ -156,41 +92,43 @@ absl::Status LoadRunner::MeasureUnloaded(LoadRun& run) {
       return absl::Status(record.status.code(),
                           absl::StrCat("a request without load failed: ", record.status.message()));
     }
-    if (options_.check_answers) {
-      references_.emplace(std::pair(record.mode, record.conversation), record.answer_hash);
-    }
+    if (options_.check_answers) references_.emplace(std::pair(mode, record.conversation), record.answer_hash);
   }
-  for (const int mode : AllModes()) {
-    LoadPoint point{.kind = LoadKind::kUnloaded, .mode = mode, .clients = 1, .seconds = result.seconds};
-    point.summary = SummarizeLoad(result.records, mode, result.seconds, options_.level);
-    if (on_record_) {
-      for (const LoadRecord& record : result.records) {
-        if (record.mode == mode) on_record_(point, record);
-      }
-    }
-    run.points.push_back(std::move(point));
+  LoadPoint point{.kind = LoadKind::kUnloaded, .mode = mode, .clients = 1, .seconds = result.seconds};
+  point.summary = SummarizeLoad(result.records, mode, result.seconds, options_.level);
+  if (on_record_) {
+    for (const LoadRecord& record : result.records) on_record_(point, record);
   }
+  run.points.push_back(std::move(point));
   return absl::OkStatus();
 }
 
-LoadStep LoadRunner::StepAt(double rate) const {
+LoadStep LoadRunner::StepAt(double rate, const ArrivalLimits& limits) const {
   // One seed for all: every mode gets the same arrivals, and another rate the same ones closer together.
   std::mt19937_64 random(options_.seed);
-  return {.arrivals = options_.poisson ? PoissonArrivals(rate, options_.limits, random)
-                                       : FixedArrivals(rate, options_.limits),
-          .seconds = options_.limits.seconds};
+  return {.arrivals = options_.poisson ? PoissonArrivals(rate, limits, random) : FixedArrivals(rate, limits),
+          .seconds = limits.seconds};
+}
+
+int64_t LoadRunner::RequestsOf(int64_t conversations) const {
+  int64_t requests = 0;
+  for (int64_t i = 0; i < conversations; ++i) requests += conversations_[i % conversations_.size()].turns();
+  return requests;
 }
 
 absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes,
-                                 std::string_view what, LoadRun& run, bool* borne) {
-  const auto total = static_cast<int64_t>(step.arrivals.size());
+                                 std::string_view what, LoadRun& run, bool* within) {
+  // A closed loop goes on until there were so many requests, or, without such a number, for so long.
+  const bool by_time = step.clients > 0 && step.requests == kMaxLoadRequests && std::isfinite(step.seconds);
+  const int64_t total =
+      step.clients > 0 ? step.requests : RequestsOf(static_cast<int64_t>(step.arrivals.size()));
   const auto progress = [&](int64_t ended, int64_t in_flight, double seconds) {
     if (!progress_) return;
     const std::string note = absl::StrFormat("%s, %d in flight", what, in_flight);
-    if (total > 0) {
+    if (!by_time) {
       progress_(std::min(ended, total), total, note);
     } else {
-      progress_(static_cast<int64_t>(seconds), static_cast<int64_t>(std::min(step.seconds, 1e9)), note);
+      progress_(static_cast<int64_t>(seconds), static_cast<int64_t>(std::ceil(step.seconds)), note);
     }
   };
   LoadResult result = RunLoad(client_.calls(), clock_, cancellation_, ScriptFor(modes), step, progress);
@@ -199,12 +137,19 @@ absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vect
     if (record.ok() && reference != references_.end())
       record.matches = record.answer_hash == reference->second;
   }
-  // Figures per second are of the time in which requests arrived, not of the wait for the last answers.
-  point.seconds = std::min(result.seconds, step.seconds);
+  // Figures per second are of the time in which requests arrived, which an answer may outlast or end before;
+  // where their number was given and not the time, until the last one ended.
+  const bool by_count = step.clients > 0
+                            ? result.planned >= step.requests
+                            : static_cast<int64_t>(step.arrivals.size()) >= options_.limits.requests;
   point.stopped_early = result.stopped_early;
+  point.interrupted = result.interrupted;
+  point.seconds = point.cut_off() || by_count ? std::min(result.seconds, step.seconds) : step.seconds;
+  if (!std::isfinite(point.seconds)) point.seconds = result.seconds;
   for (const int mode : modes) {
     point.mode = mode;
-    point.summary = SummarizeLoad(result.records, mode, point.seconds, options_.level);
+    point.summary =
+        SummarizeLoad(result.records, mode, point.seconds, options_.level, result.unfinished[mode]);
     if (on_record_) {
       for (const LoadRecord& record : result.records) {
         if (record.mode == mode) on_record_(point, record);
@@ -212,8 +157,8 @@ absl::Status LoadRunner::Measure(LoadPoint point, LoadStep step, const std::vect
     }
     run.points.push_back(point);
   }
-  if (borne != nullptr) {
-    *borne = !result.stopped_early && TtftWithin(result.records, modes.front(), step.bound->seconds);
+  if (within != nullptr) {
+    *within = !result.stopped_early && TtftWithin(result.records, modes.front(), step.bound->seconds);
   }
   return cancellation_.requested() ? Interrupted() : absl::OkStatus();
 }
@@ -236,7 +181,8 @@ absl::Status LoadRunner::RunLoads(LoadRun& run) {
   };
   // Modes take turns, so that a machine that slows down meanwhile hits all alike.
   for (const double rate : options_.rates) {
-    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate}, StepAt(rate),
+    KVBLEND_RETURN_IF_ERROR(measure_all({.kind = LoadKind::kRate, .rate = rate},
+                                        StepAt(rate, options_.limits),
                                         absl::StrCat("at ", HumanNumber(rate), "/s")));
   }
   for (const int clients : options_.clients) {
@@ -263,6 +209,12 @@ absl::Status LoadRunner::Search(LoadRun& run) {
   std::vector<Searched> searches;
   for (const LoadPoint& unloaded : run.points) {
     const LatencyQuantiles& ttft = unloaded.summary.ttft;
+    for (const double seconds : {ttft.mean, ttft.p95}) {
+      if (std::isfinite(seconds) && seconds > 0) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("the time to the first token of ", options_.modes[unloaded.mode].RowName(), " is ",
+                       seconds, " s without load; a search needs one above 0"));
+    }
     const HighestRate found{.mode = unloaded.mode, .limit = *options_.search_factor * ttft.p95};
     // At half the rate of one request after the other a server is about half busy.
     searches.push_back({found, RateSearch(0.5 / std::max(ttft.mean, 1e-4))});
@@ -274,14 +226,8 @@ absl::Status LoadRunner::Search(LoadRun& run) {
       const std::optional<double> rate = searched.search.Next();
       if (!rate) continue;
       goes_on = true;
-      LoadStep step = StepAt(*rate);
-      step.bound = {.seconds = searched.found.limit,
-                    .allowed = AllowedLate(static_cast<int64_t>(step.arrivals.size()))};
-      const std::string what =
-          absl::StrCat(options_.modes[searched.found.mode].RowName(), " at ", HumanNumber(*rate), "/s");
-      bool borne = false;
-      KVBLEND_RETURN_IF_ERROR(Measure({.kind = LoadKind::kRate, .rate = *rate}, std::move(step),
-                                      {searched.found.mode}, what, run, &borne));
+      KVBLEND_ASSIGN_OR_RETURN(const bool borne,
+                               Bears(searched.found.mode, *rate, searched.found.limit, run));
       searched.search.Tell(borne);
     }
   }
@@ -291,6 +237,31 @@ absl::Status LoadRunner::Search(LoadRun& run) {
     run.highest.push_back(searched.found);
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<bool> LoadRunner::Bears(int mode, double rate, double limit, LoadRun& run) {
+  double seconds = kLimitsPerTry * limit;
+  if (std::isfinite(options_.limits.seconds)) seconds = std::max(seconds, options_.limits.seconds);
+  double requests = std::max(static_cast<double>(options_.limits.requests), std::ceil(rate * seconds));
+  const std::string what = absl::StrCat(options_.modes[mode].RowName(), " at ", HumanNumber(rate), "/s");
+  TryTimes before;
+  for (int lengthened = 0;; ++lengthened) {
+    requests = std::min(requests, static_cast<double>(kMaxLoadRequests));
+    LoadStep step = StepAt(rate, {.seconds = LoadRecord::kNever, .requests = static_cast<int64_t>(requests)});
+    step.bound = {.seconds = limit,
+                  .allowed = AllowedLate(RequestsOf(static_cast<int64_t>(step.arrivals.size())))};
+    TryTimes times{.arrivals = step.arrivals.back()};
+    bool within = false;
+    KVBLEND_RETURN_IF_ERROR(
+        Measure({.kind = LoadKind::kRate, .rate = rate}, std::move(step), {mode}, what, run, &within));
+    times.answers = run.points.back().seconds;
+    if (!within) return false;
+    if (KeepsUp({}, times) || KeepsUp(before, times)) return true;
+    if (lengthened == kMaxLengthened || requests >= static_cast<double>(kMaxLoadRequests)) return false;
+    run.points.pop_back();  // in favour of the longer one, which begins with the same requests
+    before = times;
+    requests *= 2;
+  }
 }
 
 }  // namespace kvblend::server::cli

@@ -11,12 +11,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "engine/schedule/clock.h"
 #include "server/cli/client.h"
 #include "server/cli/load/conversations.h"
 #include "server/cli/load/load_driver.h"
 #include "server/cli/load/load_summary.h"
+#include "server/cli/load/stored_chunks.h"
 
 namespace kvblend::server::cli {
 
@@ -29,7 +31,7 @@ struct LoadOptions {
   std::optional<double> search_factor;  // of the unloaded p95 of TTFT, that p95 may reach
   bool poisson = true;                  // intervals of `rates` and of the search; else equal ones
 
-  ArrivalLimits limits;
+  ArrivalLimits limits;  // of a search: what a try has at least
   double think_seconds = 0;
   absl::Duration timeout = absl::InfiniteDuration();
   bool side_by_side = false;  // all modes in one stream, in turn; else one measurement for each
@@ -48,10 +50,14 @@ enum class LoadKind : uint8_t { kUnloaded, kRate, kTrace, kClients };
 struct LoadPoint {
   LoadKind kind = LoadKind::kUnloaded;
   int mode = 0;
-  double rate = 0;  // planned requests per second, of this mode alone; kClients, kUnloaded: 0
+  double rate = 0;  // conversations begun per second, of this mode alone; kClients, kUnloaded: 0
   int clients = 0;
   double seconds = 0;
   bool stopped_early = false;  // of a search: too many were late already
+  bool interrupted = false;    // by Ctrl-C
+  /// Its figures are of the requests that had ended by then, and good since those that took longest are
+  /// missing.
+  bool cut_off() const { return stopped_early || interrupted; }
   LoadSummary summary = {};
 };
 
@@ -66,12 +72,13 @@ struct HighestRate {
 struct LoadRun {
   std::vector<LoadPoint> points;
   std::vector<HighestRate> highest;
+  int turns = 1;  // questions of a conversation: what a rate begins is a request, or more than one
 };
 
 /// Not thread-safe. All that is given must outlive it.
 class LoadRunner {
  public:
-  using Progress = std::function<void(int64_t done, int64_t total, std::string_view what)>;
+  using Progress = StoredChunks::Progress;
   using OnRecord = std::function<void(const LoadPoint&, const LoadRecord&)>;
 
   LoadRunner(Client& client, schedule::Clock& clock, Cancellation& cancellation,
@@ -79,21 +86,22 @@ class LoadRunner {
              OnRecord on_record);
 
   /// Measures into `run`, which holds after an error what was measured before it. Errors: of chunk puts, of
-  /// an unloaded request (nothing under load could be trusted), kCancelled after Ctrl-C.
+  /// an unloaded request (nothing under load could be trusted), kFailedPrecondition where a search has no
+  /// time without load to go by, kCancelled after Ctrl-C.
   absl::Status Run(LoadRun& run);
 
  private:
-  absl::Status Warm();
-  /// Finds what a put stored that failed or was interrupted, beyond what it has reported.
-  void FindUnreported(v1::PutChunksRequest interrupted);
-  void RemoveChunks();
-  absl::Status MeasureUnloaded(LoadRun& run);
+  absl::Status MeasureUnloaded(int mode, LoadRun& run);
   absl::Status RunLoads(LoadRun& run);
   absl::Status Search(LoadRun& run);
-  /// One measurement of some modes together.
+  /// Whether `mode` bears `rate` with TTFT within `limit`.
+  absl::StatusOr<bool> Bears(int mode, double rate, double limit, LoadRun& run);
+  /// One measurement of some modes together. `within`: whether the step's bound was kept.
   absl::Status Measure(LoadPoint point, LoadStep step, const std::vector<int>& modes, std::string_view what,
-                       LoadRun& run, bool* borne = nullptr);
-  LoadStep StepAt(double rate) const;
+                       LoadRun& run, bool* within = nullptr);
+  LoadStep StepAt(double rate, const ArrivalLimits& limits) const;
+  /// Requests of so many conversations, from the first on.
+  int64_t RequestsOf(int64_t conversations) const;
   LoadScript ScriptFor(const std::vector<int>& modes) const;
   std::vector<int> AllModes() const;
 
@@ -104,8 +112,7 @@ class LoadRunner {
   const LoadOptions& options_;
   const Progress progress_;
   const OnRecord on_record_;
-  const std::string label_;  // of the chunks that are put
-  std::vector<std::string> new_keys_;
+  StoredChunks chunks_;
   std::map<std::pair<int, int>, std::string> references_;  // by mode and conversation
 };
 

@@ -30,11 +30,12 @@ bool ServiceLevel::MetBy(const LoadRecord& record) const {
 }
 
 LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double seconds,
-                          const ServiceLevel& level) {
+                          const ServiceLevel& level, int64_t unfinished) {
   LoadSummary summary;
+  summary.requests = summary.unfinished = unfinished;
   std::vector<double> ttft, gaps, per_token, latency, rejection, late;
   int64_t in_time = 0, good = 0, tokens = 0;
-  int64_t chunks = 0, hits = 0, prompt = 0, exact = 0, recomputed = 0, inexact = 0;
+  int64_t chunks = 0, hits = 0, other_anchor = 0, prompt = 0, exact = 0, recomputed = 0, inexact = 0;
   for (const LoadRecord& record : records) {
     if (record.mode != mode) continue;
     ++summary.requests;
@@ -61,6 +62,7 @@ LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double
     }
     chunks += record.chunks;
     hits += record.chunk_hits;
+    other_anchor += record.other_anchor;
     prompt += record.prompt_tokens;
     exact += record.exact_tokens;
     recomputed += record.recomputed_tokens;
@@ -79,6 +81,7 @@ LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double
     summary.goodput = static_cast<double>(good) / seconds;
   }
   summary.hit_rate = ShareOf(hits, chunks);
+  summary.other_anchor_rate = ShareOf(other_anchor, chunks);
   summary.exact_share = ShareOf(exact, prompt);
   summary.recomputed_share = ShareOf(recomputed, inexact);
   return summary;

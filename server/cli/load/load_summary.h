@@ -32,7 +32,8 @@ struct ServiceLevel {
 
 /// What became of the requests of one mode.
 struct LoadSummary {
-  int64_t requests = 0;
+  int64_t requests = 0;    // planned
+  int64_t unfinished = 0;  // of them: were running or had not begun when the measurement was stopped
   int64_t answered = 0;
   std::map<std::string, int64_t> errors;  // by the name of the code
   // Those that are neither what a load may end with (RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED) nor this
@@ -48,16 +49,17 @@ struct LoadSummary {
   double tokens_per_second = 0;  // generated
   double goodput = 0;            // answers per second that met the service level
   double hit_rate = 0;           // chunks that were in the store
+  double other_anchor_rate = 0;  // chunks that were, but computed behind another anchor
   double exact_share = 0;        // of prompt tokens: reused as a prefix
   double recomputed_share = 0;   // of the tokens reused inexactly
   double late_p99 = 0;           // from planned to sent: this program's own part
   int64_t mismatches = 0;        // answers that differ from their references
 };
 
-/// `seconds`: how long it took. Answers that ended later than that do not count for what was reached per
-/// second.
+/// `unfinished`: planned requests that are not among the records. `seconds`: how long it took. Answers that
+/// ended later than that do not count for what was reached per second.
 LoadSummary SummarizeLoad(absl::Span<const LoadRecord> records, int mode, double seconds,
-                          const ServiceLevel& level);
+                          const ServiceLevel& level, int64_t unfinished = 0);
 
 /// Whether at most 5% of the requests had their first token later than `limit` or never: p95 within it,
 /// counting failures.

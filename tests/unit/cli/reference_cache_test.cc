@@ -1,6 +1,10 @@
 // What full prefill gave is kept, found again, and never believed when it is damaged or another prompt's.
 #include "server/cli/bench/reference_cache.h"
 
+#include <sys/resource.h>
+
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -19,6 +23,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 class ReferenceCacheTest : public testing::Test {
  protected:
@@ -100,6 +105,48 @@ TEST_F(ReferenceCacheTest, AnotherKeysFileIsNotBelieved) {
   std::filesystem::rename(aside, Files().front());
   EXPECT_EQ(Get({{"prompt", "b"}}, 3), 3);
   EXPECT_THAT(warnings_, ElementsAre(HasSubstr("another prompt or other settings")));
+}
+
+// As on a full disk: no file may grow.
+TEST_F(ReferenceCacheTest, WhatCouldNotBeWrittenLeavesNothing) {
+  ReferenceCache cache = Open();
+  const auto compute = []() -> absl::StatusOr<ReferencePart> { return ReferencePart(); };
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{.rlim_cur = 8, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto part = cache.GetOrCompute({{"a", 1}}, compute);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_EQ(part.status().code(), absl::StatusCode::kInvalidArgument) << part.status();
+  EXPECT_THAT(Files(), IsEmpty());
+  // Nor does what cannot get its name.
+  ASSERT_TRUE(cache.GetOrCompute({{"a", 1}}, compute).ok());
+  const std::filesystem::path name = Files().at(0);
+  std::filesystem::remove(name);
+  std::filesystem::create_directory(name);
+  EXPECT_THAT(cache.GetOrCompute({{"a", 1}}, compute).status().ToString(), HasSubstr("cannot write"));
+  EXPECT_THAT(Files(), ElementsAre(name));
+}
+
+TEST_F(ReferenceCacheTest, WhatWasLeftHalfWrittenIsRemovedLater) {
+  Open();
+  const auto now = std::filesystem::file_time_type::clock::now();
+  const auto write = [&](const std::string& name, std::chrono::hours ago) {
+    ASSERT_TRUE(WriteFile((folder_ / name).string(), "x").ok());
+    std::filesystem::last_write_time(folder_ / name, now - ago);
+  };
+  write("left.reference.12", std::chrono::hours(2));
+  write("goes_on.reference.13", std::chrono::hours(0));
+  write("whole.reference", std::chrono::hours(1000));
+  write("mine.reference.txt", std::chrono::hours(1000));
+  write("mine.12", std::chrono::hours(1000));
+  Open();
+  std::vector<std::string> names;
+  for (const std::filesystem::path& path : Files()) names.push_back(path.filename().string());
+  EXPECT_THAT(names, UnorderedElementsAre("goes_on.reference.13", "whole.reference", "mine.reference.txt",
+                                          "mine.12"));
 }
 
 TEST_F(ReferenceCacheTest, ErrorsAreNotKept) {

@@ -93,6 +93,28 @@ TEST(ProgressBarTest, WhereThereIsNoTerminalLinesWillDo) {
   EXPECT_EQ(streams.out.str(), "");
 }
 
+TEST(ProgressBarTest, TheTimeLeftIsThatOfTheWorkThatIsShown) {
+  Streams streams;
+  Terminal terminal{streams.out, streams.err, /*err_is_terminal=*/false};
+  absl::Time now = absl::UnixEpoch();
+  ProgressBar bar(terminal, "Work", absl::ZeroDuration(), [&] { return now; });
+  const auto update = [&](int64_t seconds, int64_t done, int64_t total) {
+    streams.err.str("");
+    now = absl::UnixEpoch() + absl::Seconds(seconds);
+    bar.Update(done, total, "");
+    return streams.err.str();
+  };
+  update(0, 0, 10);
+  EXPECT_EQ(update(100, 5, 10), "Work 5/10, 1 min 40 s left\n");
+  update(200, 10, 10);
+  EXPECT_EQ(update(200, 0, 10), "Work 0/10\n");
+  EXPECT_EQ(update(204, 2, 10), "Work 2/10, 16.00 s left\n");
+  update(204, 4, 8);
+  EXPECT_EQ(update(206, 6, 8), "Work 6/8, 2.00 s left\n");
+  // Work that grows goes on.
+  EXPECT_EQ(update(206, 6, 20), "Work 6/20, 14.00 s left\n");
+}
+
 TEST(TerminalTest, HumanUnits) {
   EXPECT_EQ(HumanBytes(0), "0 B");
   EXPECT_EQ(HumanBytes(999), "999 B");

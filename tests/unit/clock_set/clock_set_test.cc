@@ -30,6 +30,7 @@
 #include "server/access/keyed_access.h"
 #include "server/calls/engine_calls.h"
 #include "server/calls/engine_slot.h"
+#include "server/cli/load/load_driver.h"
 #include "server/cli/terminal.h"
 #include "server/grpc/event_stream.h"
 #include "server/main/run_server.h"
@@ -38,6 +39,7 @@
 #include "tests/support/fake_engine.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
+#include "tests/unit/cli/fake_calls.h"
 
 namespace {
 std::atomic<int64_t> g_seconds_ahead = 0, g_seconds_per_look = 0;
@@ -244,6 +246,27 @@ TEST_F(ClockSetTest, ComputingCostsTheTimeThatItTakes) {
   ASSERT_TRUE(costs.ok()) << costs.status();
   EXPECT_LT(costs->place_seconds, 3600);
   for (const blend::PassMeasurement& pass : costs->passes) EXPECT_LT(pass.seconds, 3600);
+}
+
+TEST_F(ClockSetTest, ALoadsDeadlinesAreThoseOfTheClockThatTheirCallsGoBy) {
+  cli::FakeCalls calls;
+  cli::Cancellation cancellation;
+  std::vector<cli::Conversation> conversations(1);
+  conversations[0].questions = {"Q"};
+  conversations[0].output_tokens = {1};
+  const std::vector<cli::BenchVariant> modes(1);
+  SteadyNow();
+  SetClock(absl::Hours(24));
+  RunLoad(calls, schedule::Clock::System(), cancellation,
+          {.conversations = conversations,
+           .modes = modes,
+           .mode_indices = {0},
+           .tenant_namespace = "n",
+           .timeout = absl::Hours(1)},
+          {.arrivals = {0}});
+  ASSERT_EQ(calls.deadlines.size(), 1u);
+  EXPECT_GT(calls.deadlines[0], absl::Now());
+  EXPECT_LE(calls.deadlines[0], absl::Now() + absl::Hours(1));
 }
 
 TEST_F(ClockSetTest, AProgressBarGoesOn) {

@@ -79,7 +79,7 @@ TEST_F(BenchServeCommandTest, ClosedLoopTraceAndSearch) {
   ASSERT_EQ(Serve("--rows reuse --json - --trace " + File("trace", "0\n0\n0.001\n")), 0) << Err();
   EXPECT_EQ(OutJson()[0]["answered"], 3);
   // Everything is borne by a server that answers at once; it ends nevertheless.
-  ASSERT_EQ(Serve("--rows reuse --search 1000 --requests 2 --unloaded 1 --json -"), 0) << Err();
+  ASSERT_EQ(Serve("--rows reuse --search 10 --requests 2 --unloaded 1 --json -"), 0) << Err();
   EXPECT_EQ(OutJson().front()["kind"], "unloaded");
   EXPECT_EQ(OutJson().back()["kind"], "highest_rate");
 }
@@ -95,6 +95,41 @@ TEST_F(BenchServeCommandTest, AnAnswerThatDiffersIsFive) {
   EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 3 --check-answers"), 5);
   EXPECT_THAT(Err(), HasSubstr("1 answers under load differ"));
   EXPECT_THAT(Out(), HasSubstr("1 answers differ from their references"));
+}
+
+TEST_F(BenchServeCommandTest, WarnsOfChunksThatWereNotThere) {
+  v1::ChunkSource source = v1::CHUNK_SOURCE_MISS;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    v1::GenerateEvent prompt = FakeCalls::PromptEvent(request);
+    prompt.mutable_prompt()->mutable_chunks(0)->set_source(source);
+    send(prompt);
+    send(FakeCalls::TextEvent("a", {1}));
+    return absl::OkStatus();
+  };
+  // Of the mode prefix only the first chunk is looked for.
+  ASSERT_EQ(Serve("--rows full,prefix,reuse --rate 1000 --requests 2"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 1000/s: not all chunks were in the store"));
+  EXPECT_THAT(Err(), Not(HasSubstr("prefix, 1000/s: not all chunks")));
+  source = v1::CHUNK_SOURCE_OTHER_ANCHOR;
+  ASSERT_EQ(Serve("--rows reuse --rate 1000 --requests 2 --json -"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 1000/s: 100% of the chunks were computed behind another system text"));
+  EXPECT_THAT(Err(), Not(HasSubstr("not all chunks")));
+  EXPECT_EQ(OutJson()[0]["other_anchor_rate"], 1);
+}
+
+TEST_F(BenchServeCommandTest, WarnsWhereClientsAreMoreThanTheQueueHolds) {
+  int asked = 0;
+  calls_.on_generate = [&](const v1::GenerateRequest& request, const auto& send) -> absl::Status {
+    if (++asked == 2) return absl::ResourceExhaustedError("full");
+    send(FakeCalls::PromptEvent(request));
+    send(FakeCalls::TextEvent("a", {1}));
+    return absl::OkStatus();
+  };
+  ASSERT_EQ(Serve("--rows reuse --clients 2 --requests 4"), 0) << Err();
+  EXPECT_THAT(Err(), HasSubstr("reuse, 2 clients: 1 requests were refused"));
+  asked = 1;
+  ASSERT_EQ(Serve("--rows reuse --rate 1000 --requests 4"), 0) << Err();
+  EXPECT_THAT(Err(), Not(HasSubstr("were refused")));
 }
 
 TEST_F(BenchServeCommandTest, ErrorsAreCountedByCode) {
@@ -157,6 +192,8 @@ TEST_F(BenchServeCommandTest, InterruptedItTellsWhatItHas) {
   EXPECT_EQ(Serve("--rows reuse --rate 1000 --requests 100 --json -"), 130);
   ASSERT_THAT(OutJson(), SizeIs(1));
   EXPECT_LT(OutJson()[0]["answered"], 100);
+  EXPECT_EQ(OutJson()[0]["requests"], 100);
+  EXPECT_EQ(OutJson()[0]["interrupted"], true);
 }
 
 }  // namespace

@@ -46,7 +46,30 @@ TEST(ConversationsTest, TurnsGoOnWithTheNextQuestionOverTheSameChunks) {
   EXPECT_TRUE(request.sampling().ignore_eos());
   EXPECT_FALSE(request.blend().store_misses());
   EXPECT_EQ(request.blend().reuse(), v1::REUSE_NOTHING);
-  EXPECT_THAT(DistinctChunks(conversations), SizeIs(10));
+  const std::vector<ChunkGroup> groups = GroupChunks(conversations, /*isolated=*/false);
+  ASSERT_THAT(groups, SizeIs(1));
+  EXPECT_THAT(groups[0].chunks, SizeIs(10));
+}
+
+TEST(ConversationsTest, ChunksAreGroupedByWhatTheyStandBehind) {
+  std::vector<BenchQuestion> questions = FiveQuestions();
+  questions[1].system_text = "Be brief.";
+  questions[3].system_text = "Be brief.";
+  questions[3].passages[0] = questions[1].passages[0];
+  questions[4].passages[0] = questions[1].passages[0];
+  const auto conversations = *MakeConversations(questions, {.passages = 2, .zipf = {}, .output = {}});
+  const std::vector<ChunkGroup> groups = GroupChunks(conversations, /*isolated=*/false);
+  ASSERT_THAT(groups, SizeIs(2));
+  EXPECT_EQ(groups[0].system_text, conversations[0].prompt.system_text());
+  EXPECT_EQ(groups[0].lead_in, conversations[0].prompt.lead_in());
+  EXPECT_THAT(groups[0].chunks, SizeIs(6));
+  EXPECT_EQ(groups[1].system_text, "Be brief.");
+  EXPECT_THAT(groups[1].chunks, SizeIs(3));
+  const std::vector<ChunkGroup> isolated = GroupChunks(conversations, /*isolated=*/true);
+  ASSERT_THAT(isolated, SizeIs(1));
+  EXPECT_EQ(isolated[0].system_text, "");
+  EXPECT_EQ(isolated[0].lead_in, "");
+  EXPECT_THAT(isolated[0].chunks, SizeIs(8));
 }
 
 TEST(ConversationsTest, ZipfMixesThePassagesOfAllQuestions) {

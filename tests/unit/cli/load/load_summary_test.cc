@@ -43,6 +43,7 @@ TEST(LoadSummaryTest, CountsFromThePlannedTime) {
   records[0].gaps = {1, 3};
   records[0].chunks = 4;
   records[0].chunk_hits = 3;
+  records[0].other_anchor = 1;
   records[0].prompt_tokens = 100;
   records[0].exact_tokens = 25;
   records[0].reused_tokens = 30;
@@ -67,10 +68,13 @@ TEST(LoadSummaryTest, CountsFromThePlannedTime) {
   EXPECT_DOUBLE_EQ(summary.tokens_per_second, 5.0 / 8);
   EXPECT_DOUBLE_EQ(summary.goodput, 1.0 / 8);
   EXPECT_DOUBLE_EQ(summary.hit_rate, 0.75);
+  EXPECT_DOUBLE_EQ(summary.other_anchor_rate, 0.25);
   EXPECT_DOUBLE_EQ(summary.exact_share, 0.25);
   EXPECT_DOUBLE_EQ(summary.recomputed_share, 0.25);
   EXPECT_NEAR(summary.late_p99, 0.485, 1e-12);  // numpy.percentile([0.5, 0, 0, 0], 99)
   EXPECT_EQ(summary.mismatches, 1);
+  EXPECT_EQ(SummarizeLoad(records, 0, 8, {}, 3).requests, 7);
+  EXPECT_EQ(SummarizeLoad(records, 0, 8, {}, 3).unfinished, 3);
   EXPECT_EQ(SummarizeLoad(records, 0, 8, {.ttft = 0.9}).goodput, 0);
   EXPECT_EQ(SummarizeLoad(records, 0, 8, {.seconds_per_token = 0.9}).goodput, 0);
 }

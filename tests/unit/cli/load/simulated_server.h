@@ -47,6 +47,7 @@ class SimulatedServer : public FakeCalls {
     return absl::Seconds(1);
   };
   absl::Duration token = absl::Milliseconds(10);
+  absl::Duration one_answer;  // above 0: answers end one after the other, at least so long each
   int max_waiting = 1 << 30;
   absl::Duration slow_to_accept;  // how long Generate holds up its caller
   int cancelled = 0;
@@ -74,7 +75,9 @@ class SimulatedServer : public FakeCalls {
         if (handle->sink) handle->sink->OnEvent(TextEvent("b", {2}));
       });
     }
-    clock_.At(free_ + (tokens - 1) * token, [handle] { handle->End(absl::OkStatus()); });
+    last_end_ = std::max(last_end_ + one_answer, free_ + (tokens - 1) * token);
+    clock_.At(one_answer > absl::ZeroDuration() ? last_end_ : free_ + (tokens - 1) * token,
+              [handle] { handle->End(absl::OkStatus()); });
     return handle;
   }
 
@@ -97,6 +100,7 @@ class SimulatedServer : public FakeCalls {
 
   SimulatedClock& clock_;
   absl::Time free_ = absl::InfinitePast();
+  absl::Time last_end_ = absl::InfinitePast();
 };
 
 }  // namespace kvblend::server::cli
