@@ -80,11 +80,11 @@ TEST(InspectModel, SaysWhatAnEngineSays) {
     EXPECT_TRUE(test_support::WriteTinyModel(folder.path() + "/" + name, spec).ok());
     return folder.path() + "/" + name;
   };
-  ExpectTheSame(write("1", {.context_length = 1}), 0, absl::StatusCode::kFailedPrecondition);
-  ExpectTheSame(write("4", {.context_length = 4}), 0, absl::StatusCode::kFailedPrecondition);
+  ExpectTheSame(write("1", {.context_length = 1}), 0, absl::StatusCode::kInvalidArgument);
+  ExpectTheSame(write("4", {.context_length = 4}), 0, absl::StatusCode::kInvalidArgument);
   ExpectTheSame(write("5", {.context_length = 5}), 0, absl::StatusCode::kOk);
   const std::string path = write("model", {});
-  ExpectTheSame(path, 4, absl::StatusCode::kFailedPrecondition);
+  ExpectTheSame(path, 4, absl::StatusCode::kInvalidArgument);
   ExpectTheSame(path, 0, absl::StatusCode::kOk);
 
   std::ofstream(CorrectionPath(path)) << "no correction";
