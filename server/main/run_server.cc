@@ -1,5 +1,6 @@
 #include "server/main/run_server.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -212,6 +213,14 @@ absl::StatusOr<Listeners> Listen(const ServerConfig& config, const HttpAddresses
         "and --grpc-max-connections {}: connections are refused before there are so many, unless the hard limit "
         "is raised (ulimit -Hn, LimitNOFILE)",
         shortage->allowed, shortage->wanted, config.api.max_connections, config.grpc.max_connections);
+  }
+  rlimit address_space = {};
+  if (getrlimit(RLIMIT_AS, &address_space) == 0 && address_space.rlim_cur != RLIM_INFINITY) {
+    // Chunks and pages are refused where memory is short; not all of the libraries' code can do that.
+    spdlog::warn(
+        "the address space of this process is limited to {} bytes (ulimit -v): where that is too little, it ends "
+        "without a word; limit the memory of its container or service instead",
+        address_space.rlim_cur);
   }
   if (!config.port_file.empty()) {
     KVBLEND_RETURN_IF_ERROR(WritePortFile(config.port_file, listeners.grpc->port(),

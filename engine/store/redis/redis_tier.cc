@@ -11,7 +11,7 @@ namespace kvblend::store {
 namespace {
 
 constexpr size_t kMaxKnownKeys = 100'000;
-constexpr size_t kMaxPendingErasures = 10'000;
+constexpr size_t kMaxPendingErasures = 100'000;
 /// So long an entry is believed to be in Redis, unless a lookup misses it or another one that is believed to
 /// be.
 constexpr absl::Duration kRemember = absl::Minutes(10);

@@ -414,7 +414,13 @@ TEST(KnownKeysTest, AreBounded) {
     known.Insert(SmallAddress(7).key, now + absl::Seconds(1));
     known.Erase(SmallAddress(7).key);
   }
-  EXPECT_LE(known.size(), 3);
+  // Which has pushed none of the others out, nor does one that went and came again go with its first time.
+  EXPECT_NE(known.Find(SmallAddress(3).key), nullptr);
+  known.Insert(SmallAddress(7).key, now);
+  known.Insert(SmallAddress(8).key, now);
+  EXPECT_EQ(known.Find(SmallAddress(2).key), nullptr);
+  EXPECT_NE(known.Find(SmallAddress(7).key), nullptr);
+  EXPECT_EQ(known.size(), 3);
 }
 
 }  // namespace
