@@ -156,11 +156,29 @@ def test_what_does_not_finish_in_time_may_be_asked_elsewhere(v1, start_server, p
     assert "the drain deadline passed with 1 jobs queued, given up now, and 0 running; answers cut short: 1" in server.log()
 
 
-def test_a_hang_up_drains_too(start_server):
+@pytest.fixture
+def hang_up():
+    """Sets what a process that is started does with SIGHUP unless it says otherwise: whoever runs the tests may ignore it."""
+    before = signal.getsignal(signal.SIGHUP)
+    yield lambda action: signal.signal(signal.SIGHUP, action)
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_a_hang_up_drains_too(start_server, hang_up):
+    hang_up(signal.SIG_DFL)
     server = start_server("--max-context-tokens", "256", "--no-self-check")
     server.process.send_signal(signal.SIGHUP)
     assert server.process.wait(60) == 0
     assert "stopping: finishing accepted requests" in server.log()
+
+
+def test_a_hang_up_that_nohup_ignores_stays_ignored(start_server, hang_up):
+    hang_up(signal.SIG_IGN)
+    server = start_server("--max-context-tokens", "256", "--no-self-check")
+    server.process.send_signal(signal.SIGHUP)
+    assert server.http("/readyz")[0] == 200
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(60) == 0
 
 
 def test_a_second_signal_ends_it_at_once(v1, start_server, prompt):

@@ -169,7 +169,7 @@ TEST_F(HttpServerTest, TheLastOpenFilesAreForServersThatMayHaveThem) {
     clients.back()->Send(Get("/things/1", ""));
   } while (absl::StartsWith(clients.back()->ReadUntil("1?"), "HTTP/1.1 200 "));
   EXPECT_GE(clients.size(), 5);
-  clients.pop_back();
+  // The one that was refused keeps its descriptor: a library may have had one for a moment when it came.
   EXPECT_THAT(Exchange(""), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("too many connections")));
   RawClient client((*other)->port());
   client.Send(Get("/"));
