@@ -32,6 +32,7 @@ class FairShare {
   void Charge(const std::string& key, double seconds, double counts = 1);
   /// The key's account, to be compared with those of others: the lowest is next. REQUIRES: it has joined.
   double Of(const std::string& key) const;
+
   /// What a turn counts however short it was, so that keys take turns.
   static constexpr double kLeast = 1e-6;
 

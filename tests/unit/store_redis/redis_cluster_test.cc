@@ -312,24 +312,31 @@ TEST_F(RedisClusterTest, ItStartsWithoutRedisAndFindsItLater) {
   EXPECT_TRUE(Call(client, {"GET", "key"}).ok());
 }
 
+/// Holds the GET of the key "first" until it may go on, and keeps the order of all keys that are asked for.
+struct HeldNode {
+  explicit HeldNode(FakeRedis& redis) {
+    redis.SetScript([this](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      if (arguments[0] != "GET") return {};
+      if (arguments[1] == "first") {
+        started.Notify();
+        go_on.WaitForNotification();
+      }
+      order.push_back(arguments[1]);
+      return {};
+    });
+  }
+
+  absl::Notification started, go_on;
+  std::vector<std::string> order;  // complete when all have been answered
+};
+
 TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
   FakeRedis redis(1);
   ClusterOptions options = Options(redis);
   options.node.read_connections = 1;
   options.node.max_commands_in_flight = 1;
   const auto client = Connect(redis, options);
-  std::vector<std::string> order;
-  absl::Notification started;
-  absl::Notification go_on;
-  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
-    if (arguments[0] != "GET") return {};
-    if (arguments[1] == "first") {
-      started.Notify();
-      go_on.WaitForNotification();
-    }
-    order.push_back(arguments[1]);
-    return {};
-  });
+  HeldNode node(redis);
   absl::Mutex mutex;
   int missing = 8;
   std::vector<absl::Status> cancelled;
@@ -345,7 +352,7 @@ TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
     ASSERT_TRUE(client->Submit(std::move(command)).ok());
   };
   submit("first", {.bulk = true, .read = {{ReadFor::kPrompt, 0}, 0}}, 1);
-  started.WaitForNotification();
+  node.started.WaitForNotification();
   submit("p2 l0", {.bulk = true, .read = {{ReadFor::kPrompt, 2}, 0}}, 2);
   submit("p1 l1", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 1}}, 3);
   submit("p1 l0", {.bulk = true, .read = {{ReadFor::kPrompt, 1}, 0}}, 4);
@@ -356,12 +363,12 @@ TEST_F(RedisClusterTest, LookupsGoBeforeLayersAndLayersByPromptAndLayer) {
   client->Cancel(5);
   client->Cancel(1);  // on its way: nothing happens
   client->Cancel(99);
-  go_on.Notify();
+  node.go_on.Notify();
   absl::MutexLock lock(&mutex);
   mutex.Await(absl::Condition(
       +[](int* left) { return *left == 0; }, &missing));
-  EXPECT_THAT(
-      order, ::testing::ElementsAre("first", "lookup", "p1 l0", "p1 l0 too", "p1 l1", "p2 l0", "prefetched"));
+  EXPECT_THAT(node.order, ::testing::ElementsAre("first", "lookup", "p1 l0", "p1 l0 too", "p1 l1", "p2 l0",
+                                                 "prefetched"));
   ASSERT_EQ(cancelled.size(), 1);
   EXPECT_EQ(cancelled[0].code(), absl::StatusCode::kCancelled);
 }
@@ -373,18 +380,7 @@ TEST_F(RedisClusterTest, WhatIsRaisedGoesFirstAndWhereTooManyWaitTheLastGoes) {
   options.node.max_commands_in_flight = 1;
   options.node.max_waiting = 3;
   const auto client = Connect(redis, options);
-  std::vector<std::string> order;
-  absl::Notification started;
-  absl::Notification go_on;
-  redis.SetScript([&](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
-    if (arguments[0] != "GET") return {};
-    if (arguments[1] == "first") {
-      started.Notify();
-      go_on.WaitForNotification();
-    }
-    order.push_back(arguments[1]);
-    return {};
-  });
+  HeldNode node(redis);
   absl::Mutex mutex;
   int missing = 0;
   std::vector<std::string> dropped;
@@ -403,7 +399,7 @@ TEST_F(RedisClusterTest, WhatIsRaisedGoesFirstAndWhereTooManyWaitTheLastGoes) {
     return status;
   };
   ASSERT_TRUE(submit("first", {ReadFor::kPrompt, 1}, 1).ok());
-  started.WaitForNotification();
+  node.started.WaitForNotification();
   EXPECT_TRUE(submit("one", {ReadFor::kPrefetch, 1}, 2).ok());
   EXPECT_TRUE(submit("two", {ReadFor::kPrefetch, 2}, 3).ok());
   EXPECT_TRUE(submit("three", {ReadFor::kPrefetch, 3}, 4).ok());
@@ -412,11 +408,11 @@ TEST_F(RedisClusterTest, WhatIsRaisedGoesFirstAndWhereTooManyWaitTheLastGoes) {
   client->Raise(2, {.bulk = true, .read = {{ReadFor::kNobody}, 0}});  // it is further ahead already
   EXPECT_TRUE(submit("five", {ReadFor::kPrompt, 3}, 6).ok());
   client->Raise(3, {});  // is waiting no more
-  go_on.Notify();
+  node.go_on.Notify();
   absl::MutexLock lock(&mutex);
   mutex.Await(absl::Condition(
       +[](int* left) { return *left == 0; }, &missing));
-  EXPECT_THAT(order, ::testing::ElementsAre("first", "three", "five", "one"));
+  EXPECT_THAT(node.order, ::testing::ElementsAre("first", "three", "five", "one"));
   EXPECT_THAT(dropped, ::testing::ElementsAre("two"));
 }
 
