@@ -129,8 +129,6 @@ class RedisTier final : public LowerTier {
 
   RedisTierStats Stats() const;
   TierStats Report() const override;
-  /// Waits until nothing is still to be erased. False: not by `deadline` (real time).
-  bool AwaitErasures(absl::Time deadline) const;
   ReplicaBoard* replica_board() override { return &board_; }
   /// Waits until every node works, and their connections are made. False: not by `deadline` (real time).
   bool AwaitAllWorking(absl::Time deadline) const { return cluster_->AwaitAllWorking(deadline); }

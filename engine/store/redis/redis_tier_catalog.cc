@@ -150,12 +150,6 @@ void RedisTier::RunErasures() {
   }
 }
 
-bool RedisTier::AwaitErasures(absl::Time deadline) const {
-  absl::MutexLock lock(&mutex_);
-  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return pending_erasures_.size() == 0; };
-  return mutex_.AwaitWithDeadline(absl::Condition(&none), deadline);
-}
-
 absl::Status RedisTier::SetPinned(NamespaceFilter /*filter*/, const ChunkKey& key, bool /*pinned*/) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), ": nothing can be pinned in Redis"));
 }
