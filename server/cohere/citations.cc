@@ -225,7 +225,6 @@ const CitationFinder& CitedDocuments::finder() {
   absl::call_once(once_, [this] {
     finder_.emplace(documents_, question_);
     documents_ = {};
-    has_finder_ = true;
   });
   return *finder_;
 }

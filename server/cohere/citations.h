@@ -10,7 +10,6 @@
 // quoted, up to the case of ASCII and punctuation; not what is said in other words.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -99,15 +98,12 @@ class CitedDocuments {
   /// The first call takes time in proportion to the documents, tens of milliseconds for 100,000 words; who
   /// calls meanwhile waits for it.
   const CitationFinder& finder();
-  /// For tests: whether it was asked for.
-  bool has_finder() const { return has_finder_; }
 
  private:
   absl::once_flag once_;
   std::vector<std::string> documents_;  // until there is a finder
   std::string question_;
   std::optional<CitationFinder> finder_;
-  std::atomic<bool> has_finder_{false};
 };
 
 }  // namespace kvblend::server::cohere

@@ -92,13 +92,13 @@ def v1(tmp_path_factory):
 class Server:
     """A running kvblend-server and stubs for it."""
 
-    def __init__(self, v1, folder, flags, model, **process):
+    def __init__(self, v1, folder, flags, model, under=(), **process):
         self.v1 = v1
         self.log_path = folder / "server.log"
         self._port_file = folder / "ports"
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [str(BIN_DIR / "kvblend-server"), "--model", str(model), "--grpc-address", "127.0.0.1:0",
+                [*under, str(BIN_DIR / "kvblend-server"), "--model", str(model), "--grpc-address", "127.0.0.1:0",
                  "--http-address", "127.0.0.1:0", "--api-address", "127.0.0.1:0", "--port-file", str(self._port_file),
                  *flags],
                 **{"stdout": log, "stderr": log, "env": ENVIRONMENT, **process})
@@ -190,8 +190,8 @@ class Server:
 
 @pytest.fixture(scope="session")
 def start_server(v1, tmp_path_factory):
-    """Starts servers that end with the session at the latest: start_server(*flags, model=MODEL, and what
-    subprocess.Popen takes)."""
+    """Starts servers that end with the session at the latest: start_server(*flags, model=MODEL, under=a command
+    that runs another, and what subprocess.Popen takes)."""
     servers = []
 
     def start(*flags, model=MODEL, **process):

@@ -40,7 +40,7 @@ def test_chunks_that_are_too_large_for_a_file_stay_in_memory(v1, start, tmp_path
 
 
 def test_health_pages_answer_when_connections_take_the_open_files(start):
-    server = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)))
+    server = start(under=["prlimit", "--nofile=256"])
     assert "256 open files are allowed to this process, and up to 3584 may be needed" in server.log()
     with contextlib.ExitStack() as open_ones:
         clients = [open_ones.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))

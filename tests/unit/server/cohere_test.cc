@@ -364,15 +364,13 @@ TEST(CohereAnswerTest, EventsAreOneLineForAllReaders) {
   EXPECT_EQ(Json::parse(event.substr(event.find('{')))["delta"]["message"]["content"]["text"], text);
 }
 
-TEST(CohereAnswerTest, DocumentsAreLookedIntoWhenTheAnswerIsThere) {
+TEST(CohereAnswerTest, DocumentsAreLookedIntoOnce) {
   ChatRequest request;
   request.request.mutable_prompt()->add_chunks(kDocuments[0]);
   request.sources.push_back({.id = "d", .data = {{"text", kDocuments[0]}}});
   const ChatAnswer whole("chat-1", request);
   ASSERT_NE(whole.documents(), nullptr);
-  EXPECT_FALSE(whole.documents()->has_finder()) << "the request may be refused";
   EXPECT_FALSE(Json::parse(whole.Body())["message"].contains("citations"));
-  EXPECT_TRUE(whole.documents()->has_finder());
   EXPECT_EQ(&whole.documents()->finder(), &whole.documents()->finder());
   request.citations = false;
   EXPECT_EQ(ChatAnswer("chat-1", request).documents(), nullptr);
