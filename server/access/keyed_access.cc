@@ -23,50 +23,50 @@ constexpr char kScheme[] = "bearer ";
 
 absl::StatusOr<std::unique_ptr<KeyedAccess>> KeyedAccess::Open(const std::string& path, Calls* calls,
                                                                StoreLimits store_limits) {
-  std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls, std::move(store_limits)));
+  std::unique_ptr<KeyedAccess> access(new KeyedAccess(path, calls));
   std::vector<FileState> seen = LookAt({path});
-  KVBLEND_RETURN_IF_ERROR(access->Load());
+  KVBLEND_ASSIGN_OR_RETURN(const StoreLimitsThread::Bytes bytes, access->Load());
+  if (store_limits != nullptr) {
+    store_limits(bytes);
+    access->store_limits_ = std::make_unique<StoreLimitsThread>(std::move(store_limits));
+  }
   access->watcher_ = std::make_unique<FileWatcher>(std::vector<std::string>{path}, std::move(seen),
                                                    [raw = access.get()] { raw->LoadAgain(); });
   return access;
 }
 
-absl::Status KeyedAccess::Load() {
+absl::StatusOr<StoreLimitsThread::Bytes> KeyedAccess::Load() {
   const absl::StatusOr<std::string> text = ReadNamed(path_, Allowed::kFile, kMaxFileBytes);
   if (!text.ok()) return absl::InvalidArgumentError(absl::StrCat("--api-keys: ", text.status().message()));
   auto keys = ParseKeyFile(*text);
   if (!keys.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--api-keys ", path_, ": ", keys.status().message()));
   }
-  std::map<std::string, int64_t> store_bytes;
+  StoreLimitsThread::Bytes store_bytes;
   for (const KeyEntry& entry : *keys) {
     if (entry.tenant.store_bytes > 0) store_bytes[entry.tenant.chunk_namespace] = entry.tenant.store_bytes;
   }
-  {
-    absl::MutexLock lock(&mutex_);
-    keys_ = *std::move(keys);
-    for (const KeyEntry& entry : keys_) {
-      std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
-      if (quota == nullptr) {
-        quota = std::make_shared<Quota>(entry.tenant);
-      } else {
-        quota->SetLimits(entry.tenant);
-      }
+  absl::MutexLock lock(&mutex_);
+  keys_ = *std::move(keys);
+  for (const KeyEntry& entry : keys_) {
+    std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
+    if (quota == nullptr) {
+      quota = std::make_shared<Quota>(entry.tenant);
+    } else {
+      quota->SetLimits(entry.tenant);
     }
   }
-  // Behind the keys: it may remove many chunks from a slow disk, and a key that was withdrawn opens nothing
-  // meanwhile.
-  if (store_limits_ != nullptr) store_limits_(store_bytes);
-  return absl::OkStatus();
+  return store_bytes;
 }
 
 void KeyedAccess::LoadAgain() {
-  const absl::Status status = Load();
-  if (status.ok()) {
-    spdlog::info("read the keys of {} again", path_);
-  } else {
-    spdlog::error("the keys stay as they were: {}", std::string(status.message()));
+  absl::StatusOr<StoreLimitsThread::Bytes> bytes = Load();
+  if (!bytes.ok()) {
+    spdlog::error("the keys stay as they were: {}", std::string(bytes.status().message()));
+    return;
   }
+  spdlog::info("read the keys of {} again", path_);
+  if (store_limits_ != nullptr) store_limits_->Set(*std::move(bytes));
 }
 
 absl::StatusOr<KeyedAccess::Owner> KeyedAccess::OwnerOf(std::string_view authorization) const {

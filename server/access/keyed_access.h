@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "server/access/key_file.h"
 #include "server/access/quota.h"
+#include "server/access/store_limits_thread.h"
 #include "server/calls/access.h"
 #include "server/files/file_watcher.h"
 
@@ -24,9 +25,9 @@ namespace kvblend::server {
 /// whatever becomes of their key.
 class KeyedAccess : public Access {
  public:
-  /// Told, at the beginning and after every change, how many bytes namespaces may store; those that it does
-  /// not name have no limit. One call at a time.
-  using StoreLimits = std::function<void(const std::map<std::string, int64_t>& bytes)>;
+  /// Told how many bytes namespaces may store; those that it does not name have no limit. Called in Open, and
+  /// after a change in a thread of its own, one call at a time.
+  using StoreLimits = std::function<void(const StoreLimitsThread::Bytes& bytes)>;
 
   /// `calls`, and what `store_limits` uses, must outlive it. kInvalidArgument naming the file and what is
   /// wrong with it.
@@ -41,8 +42,7 @@ class KeyedAccess : public Access {
   std::map<std::string, TenantUse> Use() const;
 
  private:
-  KeyedAccess(std::string path, Calls* calls, StoreLimits store_limits)
-      : path_(std::move(path)), calls_(*calls), store_limits_(std::move(store_limits)) {}
+  KeyedAccess(std::string path, Calls* calls) : path_(std::move(path)), calls_(*calls) {}
   /// What a key belongs to.
   struct Owner {
     Tenant tenant;
@@ -50,15 +50,16 @@ class KeyedAccess : public Access {
   };
   /// kUnauthenticated: no such key.
   absl::StatusOr<Owner> OwnerOf(std::string_view authorization) const;
-  absl::Status Load();
+  /// The new limits.
+  absl::StatusOr<StoreLimitsThread::Bytes> Load();
   void LoadAgain();
 
   const std::string path_;
   Calls& calls_;
-  const StoreLimits store_limits_;
   mutable absl::Mutex mutex_;
   std::vector<KeyEntry> keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Quota>> quotas_ ABSL_GUARDED_BY(mutex_);  // by tenant
+  std::unique_ptr<StoreLimitsThread> store_limits_;                               // null: nobody is told
   std::unique_ptr<FileWatcher> watcher_;                                          // last: it calls LoadAgain
 };
 

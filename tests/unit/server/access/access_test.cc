@@ -385,12 +385,14 @@ TEST_F(AccessTest, StoreLimitsReachTheStoreAndChangeWithTheFile) {
   while (stored("n") > 0) std::this_thread::yield();
 }
 
-// Keeping to new limits may take a slow disk long.
+// Keeping to new limits may take a slow disk long. Meanwhile the file may change again.
 TEST_F(AccessTest, AKeyThatIsTakenOutOpensNothingWhileChunksAreRemoved) {
   WriteKeys(LineOf("old", R"("tenant": "t", "namespace": "n")"));
-  absl::Notification removes, go_on;
+  absl::Notification removes, go_on, removes_more;
   const auto access = KeyedAccess::Open(path_, &calls_, [&](const std::map<std::string, int64_t>& bytes) {
     if (bytes.empty()) return;
+    if (bytes.at("n") == 3) removes_more.Notify();
+    if (bytes.at("n") != 1) return;
     removes.Notify();
     go_on.WaitForNotification();
   });
@@ -399,7 +401,14 @@ TEST_F(AccessTest, AKeyThatIsTakenOutOpensNothingWhileChunksAreRemoved) {
   removes.WaitForNotification();
   EXPECT_EQ((*access)->Admit("Bearer old").status().code(), absl::StatusCode::kUnauthenticated);
   EXPECT_TRUE((*access)->Admit("Bearer new").ok());
+  for (int bytes : {2, 3}) {
+    const std::string key = absl::StrCat("newer", bytes);
+    WriteKeys(LineOf(key, absl::StrCat(R"("tenant": "t", "namespace": "n", "store_bytes": )", bytes)));
+    while (!(*access)->Admit("Bearer " + key).ok()) std::this_thread::yield();
+    EXPECT_EQ((*access)->Admit("Bearer new").status().code(), absl::StatusCode::kUnauthenticated);
+  }
   go_on.Notify();
+  removes_more.WaitForNotification();
 }
 
 TEST_F(AccessTest, OnlyAdminsSteerLearning) {
