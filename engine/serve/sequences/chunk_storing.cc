@@ -128,7 +128,9 @@ absl::StatusOr<bool> ChunkStoring::AwaitLayer(blend::KeepGoing keep_going) {
 }
 
 bool ChunkStoring::is_waiting() const {
-  if (stage_ == Stage::kAnchor) return anchor_->is_waiting();
+  if (!failed_.ok()) return false;  // its next turn says so
+  // Where there is no anchor any more, computing could not begin.
+  if (stage_ == Stage::kAnchor) return anchor_ != nullptr && anchor_->is_waiting();
   return stage_ == Stage::kArrive &&
          absl::IsDeadlineExceeded(stored_.entry->AcquireLayer(layer_, absl::InfinitePast()).status());
 }

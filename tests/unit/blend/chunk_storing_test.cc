@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
 
 #include "tests/unit/blend/blend_fixture.h"
 
@@ -94,6 +95,31 @@ TEST_P(ChunkStoringTest, WhatFailsInAnothersLastTurnHasFailed) {
   EXPECT_EQ(owner->Step(KeepRunning).status().code(), absl::StatusCode::kResourceExhausted);
   Finish(*second);
   EXPECT_FALSE(second->TakeStored().already_present);
+}
+
+/// Has memory for so many more pieces.
+class LittleMemory final : public store::HostMemory {
+ public:
+  explicit LittleMemory(int pieces) : pieces_(pieces) {}
+  void* Allocate(int64_t bytes) override { return --pieces_ < 0 ? nullptr : store::Heap().Allocate(bytes); }
+  void Free(void* data, int64_t bytes) override { store::Heap().Free(data, bytes); }
+
+ private:
+  int pieces_;
+};
+
+TEST_P(ChunkStoringTest, WithoutMemoryForTheChunkBehindTheAnchorItHasFailed) {
+  const auto memory = std::exchange(runtime_->host_memory, std::make_unique<LittleMemory>(1));
+  auto owner = Begin(chunk_);
+  const auto second = Begin(chunk_);
+  ASSERT_FALSE(*owner->Step(KeepRunning));
+  ASSERT_FALSE(*second->Step(KeepRunning));
+  // In the second one's turns the anchor is computed, and then memory is refused.
+  while (chunk_store_->Stats().insertions == 0) {
+    ASSERT_TRUE(second->Step(KeepRunning).ok());
+  }
+  EXPECT_FALSE(owner->is_waiting());  // the scheduler asks before it gives it a turn
+  EXPECT_EQ(owner->Step(KeepRunning).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ChunkStoringTest, testing::Values("reference", "cpu"));
