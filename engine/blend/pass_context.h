@@ -42,6 +42,7 @@ struct PassContext {
   int32_t pipeline_depth = 0;                        // see KvLoader
   bool spread_deviation = false;                     // pass deviations of recomputed tokens on to the others
   bool keep_scores = false;                          // fill PrefillResult::scores
+  bool whole_kv = false;                             // also what windows hide from all rows behind it
   RequestTrace* trace = nullptr;                     // of the request; null: none
 
   kernels::Backend& backend() const { return transformer.backend(); }

@@ -13,10 +13,11 @@ namespace {
 constexpr kernels::DeviationSpread kKeySpread{.reach = 8, .anywhere = 0, .reserve = 2};
 constexpr kernels::DeviationSpread kValueSpread{.reach = 8, .anywhere = 0.05f, .reserve = 2};
 
-/// Learning wants the KV of all rows in all layers.
+/// Learning wants the KV of all rows in all layers, too.
 std::vector<FirstNeeded> FirstNeededOf(const PassContext& context) {
   std::vector<int32_t> windows = WindowsOf(context.transformer.config());
-  if (context.capture != nullptr && !context.capture->empty()) std::fill(windows.begin(), windows.end(), 0);
+  const bool is_captured = context.capture != nullptr && !context.capture->empty();
+  if (context.whole_kv || is_captured) std::fill(windows.begin(), windows.end(), 0);
   return FirstNeededPositions(windows, context.plan.prompt_tokens);
 }
 

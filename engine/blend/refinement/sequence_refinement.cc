@@ -16,7 +16,8 @@ SequenceRefinement::SequenceRefinement(const model::Transformer& transformer, ke
                .scratch = scratch,
                .layout = layout_,
                .plan = plan_,
-               .sequence = sequence} {
+               .sequence = sequence,
+               .whole_kv = true} {
   layout_.token_ids.assign(token_ids.begin(), token_ids.begin() + end);
   plan_.prompt_tokens = end;
 }

@@ -35,9 +35,8 @@ class SequenceRefinement {
   SequenceRefinement(const SequenceRefinement&) = delete;
   SequenceRefinement& operator=(const SequenceRefinement&) = delete;
 
-  /// Does a unit of work: a part of a layer. Returns whether the run is done; then the pages hold its KV.
-  /// What is read by rows before `end` or behind it is right in every layer; KV that windows hide from all of
-  /// them may be missing.
+  /// Does a unit of work: a part of a layer. Returns whether the run is done; then the pages hold the KV of
+  /// all of its tokens in every layer, so that other prompts may share any part of it.
   absl::StatusOr<bool> Step();
 
  private:

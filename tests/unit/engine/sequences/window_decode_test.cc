@@ -199,6 +199,42 @@ TEST_P(WindowDecodeTest, AKeptConversationBecomesExactFromItsBeginning) {
   EXPECT_EQ(again->token_ids, expected);
 }
 
+// Also where all of its windows have passed, over pages that others had in between.
+TEST_P(WindowDecodeTest, OthersMayShareAnyPartOfOneThatBecameExact) {
+  if (device() != "cpu") GTEST_SKIP() << "long answers take minutes on " << device();
+  GenerateRequest request = Long(9 * model().window), between = request;
+  between.prompt.chunks = {"Xyz is something else, and more of it is said here than there.\n"};
+  between.caller.tenant_namespace = "other";
+  Start(/*keep=*/1, 1000, 500, /*refine=*/true);
+  ASSERT_TRUE(Put(request.prompt.chunks)->status.ok());
+  request.blend.policy = Policy::kNone;
+  auto answer = std::make_shared<GenerateRecorder>(), other = std::make_shared<GenerateRecorder>();
+  const auto handle = engine_->Generate(request, answer), other_handle = engine_->Generate(between, other);
+  ASSERT_TRUE(answer->Wait().status.ok()) << answer->status;
+  ASSERT_TRUE(other->Wait().status.ok()) << other->status;
+  const PromptReport& report = answer->prompts[0];
+  ASSERT_GT(report.reused_tokens, 0);
+  const int32_t inexact = report.prompt_tokens + 9 * model().window - 1 - report.exact_tokens;
+  while (engine_->Stats().refined_tokens < inexact) std::this_thread::yield();
+
+  ScoreRequest score;
+  score.prompt = request.prompt;
+  score.prompt.question = "Y";  // as short as one can be: what it sees is what is shared
+  score.blend.policy = Policy::kAll;
+  score.blend.store_misses = false;
+  score.continuation_token_ids = {100, 101, 102, 103};
+  score.blend.share_prefix = false;
+  const auto alone = Score(score);
+  ASSERT_TRUE(alone->status.ok()) << alone->status;
+  score.blend.share_prefix = true;
+  const auto shared = Score(score);
+  ASSERT_TRUE(shared->status.ok()) << shared->status;
+  EXPECT_GT(shared->prompts[0].shared_tokens, report.exact_tokens);
+  for (size_t i = 0; i < alone->tokens.size(); ++i) {
+    EXPECT_NEAR(shared->tokens[i].logprob, alone->tokens[i].logprob, 1e-3) << i;
+  }
+}
+
 // Pages that a next turn or other prompts may want come and go with answers that are preempted and cancelled;
 // the end of it all is that none is held, and that every answer is what it is alone.
 TEST_P(WindowDecodeTest, RandomMixturesLeaveNothingBehind) {
