@@ -90,7 +90,8 @@ class EngineImpl::Handle final : public RequestHandle {
 
   void SetJob(schedule::JobId job) {
     absl::MutexLock lock(&mutex_);
-    job_ = job;
+    // Who began the first turn may come here after who began the next one. Later jobs have greater numbers.
+    job_ = std::max(job_, job);
   }
 
  private:
