@@ -10,7 +10,8 @@
 namespace kvblend::store {
 
 /// A count-min sketch with ageing: all counts are halved now and then, so that what was popular once does not
-/// stay so. 256 KiB, whatever the number of keys; counts may be too high where keys collide, never too low.
+/// stay so. Counts may be too high where keys collide, never too low; so that most are right, it grows with the
+/// store: 256 KiB, or up to 128 bytes for each entry that the store has had at a time.
 /// (Cormode and Muthukrishnan, "An improved data stream summary: the count-min sketch", J. Algorithms 2005;
 /// the ageing is TinyLFU's, see EvictionQueue.) Not thread-safe.
 class FrequencySketch {
@@ -20,7 +21,7 @@ class FrequencySketch {
   static constexpr int64_t kPeriodPerEntry = 16;
   static constexpr int64_t kMinPeriod = 1024;
 
-  FrequencySketch() : counts_(kRows * kWidth) {}
+  FrequencySketch() : counts_(kRows * width_) {}
 
   /// One more time that somebody asked. `num_entries`: in the store now.
   void Record(const ChunkKey& key, int64_t num_entries);
@@ -29,11 +30,16 @@ class FrequencySketch {
 
  private:
   static constexpr size_t kRows = 4;
-  static constexpr size_t kWidth = size_t{1} << 16;
+  /// Of a row, per entry. Between two halvings as many keys may be asked for once as there are records.
+  static constexpr size_t kPlacesPerEntry = kPeriodPerEntry;
+  static constexpr size_t kMaxWidth = size_t{1} << 26;
 
-  static std::array<size_t, kRows> PlacesOf(const ChunkKey& key);
+  std::array<size_t, kRows> PlacesOf(const ChunkKey& key) const;
+  /// Twice as wide; every estimate stays what it was.
+  void Widen();
 
-  std::vector<uint8_t> counts_;
+  size_t width_ = size_t{1} << 16;  // of each row; a power of two
+  std::vector<uint8_t> counts_;     // [row][place]
   int64_t since_halving_ = 0;
 };
 

@@ -55,5 +55,28 @@ TEST(FrequencySketchTest, EstimatesOfManyKeys) {
   EXPECT_LT(too_high, static_cast<int64_t>(exact.size()) / 100);
 }
 
+// In a store of any size what was asked for once is known from what comes again.
+TEST(FrequencySketchTest, GrowsWithTheStore) {
+  std::mt19937_64 random(1);
+  const auto any_key = [&] {
+    Digest digest;
+    for (uint8_t& byte : digest) byte = static_cast<uint8_t>(random());
+    return ChunkKey(digest);
+  };
+  constexpr int64_t kEntries = 50000;
+  FrequencySketch sketch;
+  const ChunkKey popular = any_key();
+  for (int i = 0; i < 5; ++i) sketch.Record(popular, /*num_entries=*/10);
+  std::vector<ChunkKey> once;
+  for (int64_t i = 0; i < 8 * kEntries; ++i) {
+    once.push_back(any_key());
+    sketch.Record(once.back(), kEntries);
+  }
+  EXPECT_GE(sketch.Estimate(popular), 5);
+  int64_t too_high = 0;
+  for (const ChunkKey& key : once) too_high += sketch.Estimate(key) > 1 ? 1 : 0;
+  EXPECT_LT(too_high, static_cast<int64_t>(once.size()) / 100);
+}
+
 }  // namespace
 }  // namespace kvblend::store
