@@ -2,8 +2,6 @@
 // threads and leaves the arithmetic to simd.h, linear.h and attention.h.
 #include "kernels/cpu/cpu_backend.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -26,6 +24,7 @@
 #include "kernels/cpu/linear/code_products.h"
 #include "kernels/cpu/linear/linear.h"
 #include "kernels/cpu/linear/packed_weights.h"
+#include "kernels/cpu/machine/available_processors.h"
 #include "kernels/cpu/machine/context.h"
 #include "kernels/cpu/machine/instruction_set.h"
 #include "kernels/cpu/machine/onednn.h"
@@ -338,13 +337,6 @@ class CpuBackend final : public HostBackend {
  private:
   CpuContext context_;
 };
-
-// Processors that this process may run on (taskset, a container's cpuset).
-int AvailableProcessors() {
-  cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) return CPU_COUNT(&allowed);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 // In the words of --gemm and KVBLEND_CPU, which may allow less than the processor has.
 absl::Status GemmIsNotHere(absl::string_view gemm, absl::string_view needs) {
