@@ -1,7 +1,5 @@
 #include "server/access/keyed_access.h"
 
-#include <openssl/crypto.h>
-
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -47,8 +45,9 @@ absl::StatusOr<StoreLimitsThread::Bytes> KeyedAccess::Load() {
     if (entry.tenant.store_bytes > 0) store_bytes[entry.tenant.chunk_namespace] = entry.tenant.store_bytes;
   }
   absl::MutexLock lock(&mutex_);
-  keys_ = *std::move(keys);
-  for (const KeyEntry& entry : keys_) {
+  keys_.clear();
+  for (const KeyEntry& entry : *keys) {
+    keys_[entry.hash] = entry.tenant;
     std::shared_ptr<Quota>& quota = quotas_[entry.tenant.name];
     if (quota == nullptr) {
       quota = std::make_shared<Quota>(entry.tenant);
@@ -76,14 +75,11 @@ absl::StatusOr<KeyedAccess::Owner> KeyedAccess::OwnerOf(std::string_view authori
   }
   const absl::string_view key = absl::StripAsciiWhitespace(header.substr(sizeof(kScheme) - 1));
   const KeyHash hash = HashKey({key.data(), key.size()});
-  absl::MutexLock lock(&mutex_);
-  // All are compared, each in constant time, so that time tells nothing of them.
-  const KeyEntry* found = nullptr;
-  for (const KeyEntry& entry : keys_) {
-    if (CRYPTO_memcmp(entry.hash.data(), hash.data(), hash.size()) == 0) found = &entry;
-  }
-  if (found == nullptr) return absl::UnauthenticatedError("the API key is not known here");
-  return Owner{.tenant = found->tenant, .quota = quotas_.at(found->tenant.name)};
+  absl::ReaderMutexLock lock(&mutex_);
+  // Time may tell how much of a hash is right. That is of no use without a key that has this hash.
+  const auto found = keys_.find(hash);
+  if (found == keys_.end()) return absl::UnauthenticatedError("the API key is not known here");
+  return Owner{.tenant = found->second, .quota = quotas_.at(found->second.name)};
 }
 
 absl::StatusOr<std::shared_ptr<Calls>> KeyedAccess::Admit(std::string_view authorization) {
@@ -98,12 +94,13 @@ absl::StatusOr<std::string> KeyedAccess::TenantOf(std::string_view authorization
 }
 
 std::map<std::string, TenantUse> KeyedAccess::Use() const {
-  std::map<std::string, TenantUse> use;
-  absl::MutexLock lock(&mutex_);
-  for (const KeyEntry& entry : keys_) {
-    const std::string& name = entry.tenant.name;
-    if (!use.contains(name)) use[name] = quotas_.at(name)->use();
+  std::map<std::string, std::shared_ptr<Quota>> quotas;
+  {
+    absl::ReaderMutexLock lock(&mutex_);
+    for (const auto& [hash, tenant] : keys_) quotas.emplace(tenant.name, quotas_.at(tenant.name));
   }
+  std::map<std::string, TenantUse> use;
+  for (const auto& [name, quota] : quotas) use[name] = quota->use();
   return use;
 }
 

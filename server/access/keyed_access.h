@@ -7,9 +7,9 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -57,7 +57,7 @@ class KeyedAccess : public Access {
   const std::string path_;
   Calls& calls_;
   mutable absl::Mutex mutex_;
-  std::vector<KeyEntry> keys_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<KeyHash, Tenant> keys_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, std::shared_ptr<Quota>> quotas_ ABSL_GUARDED_BY(mutex_);  // by tenant
   std::unique_ptr<StoreLimitsThread> store_limits_;                               // null: nobody is told
   std::unique_ptr<FileWatcher> watcher_;                                          // last: it calls LoadAgain
