@@ -90,4 +90,14 @@ absl::Status Client::Put(const v1::PutChunksRequest& request, absl::Time deadlin
   return Stream(&Calls::Put, request, deadline, on_progress);
 }
 
+absl::StatusOr<v1::GetInfoResponse> Client::GetInfo(std::string& tenant_namespace) {
+  v1::GetInfoRequest request;
+  request.set_namespace_(tenant_namespace);
+  absl::StatusOr<v1::GetInfoResponse> info = calls_->GetInfo(request);
+  if (!absl::IsPermissionDenied(info.status())) return info;
+  info = calls_->GetInfo({});
+  if (info.ok()) tenant_namespace.clear();
+  return info;
+}
+
 }  // namespace kvblend::server::cli

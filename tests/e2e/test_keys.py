@@ -9,7 +9,7 @@ import urllib.request
 import openai
 import pytest
 
-from conftest import (BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, SYSTEM_TEXT, prompt_of, refused, run,
+from conftest import (BIN_DIR, CHUNKS, ENVIRONMENT, FLAGS, LEAD_IN, QUESTION, ROOT, SYSTEM_TEXT, prompt_of, refused, run,
                       wait_until)
 from http_client import client_of, exchange, status_of
 
@@ -148,6 +148,17 @@ def test_limits_and_admins(v1, tenants):
     assert dict(error.value.trailing_metadata())["retry-after-ms"]
     with refused("PERMISSION_DENIED"):
         tenants.admin.UpdateCorrection(v1.UpdateCorrectionRequest(), **shows(tenants.keys["red"]))
+
+
+def test_the_bench_stores_its_chunks_where_its_key_may(tenants):
+    for command in (["bench", "--n", "1", "--passages", "2", "--measure", "ttft", "--repeat", "1", "--rows", "reuse"],
+                    ["bench", "serve", "--n", "1", "--passages", "2", "--rate", "20", "--requests", "2", "--output-tokens", "2",
+                     "--rows", "reuse"]):
+        done = subprocess.run([str(BIN_DIR / "kvblend"), *command, "--data", ROOT / "tests/fixtures/musique_sample.json",
+                               "--server", f"127.0.0.1:{tenants.grpc_port}"], capture_output=True, text=True, timeout=120,
+                              env=ENVIRONMENT | {"KVBLEND_API_KEY": tenants.keys["red"]}, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not http(tenants, "/v1/chunks", tenants.keys["red"])[1].get("chunks")
 
 
 def test_the_command_line_shows_its_key(tenants):

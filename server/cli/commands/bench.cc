@@ -100,7 +100,7 @@ void KeepAsked(const std::vector<BenchTask>& tasks, std::vector<FinishedQuestion
 
 absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
   Terminal& terminal = context.terminal;
-  KVBLEND_ASSIGN_OR_RETURN(const BenchOptions options, MakeBenchOptions(flags));
+  KVBLEND_ASSIGN_OR_RETURN(BenchOptions options, MakeBenchOptions(flags));
   KVBLEND_ASSIGN_OR_RETURN(const Shard shard, ParseShard(flags.shard));
   KVBLEND_ASSIGN_OR_RETURN(const std::vector<BenchData> data, LoadBenchData(flags.data));
   KVBLEND_ASSIGN_OR_RETURN(std::vector<BenchTask> tasks, SelectTasks(data, flags.first, flags.n, shard));
@@ -114,7 +114,7 @@ absl::Status Measure(const BenchFlags& flags, CommandContext& context) {
                                     [&terminal](std::string_view what) { terminal.PrintWarning(what); }));
   }
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.GetInfo(options.tenant_namespace));
 
   SavedResults results{.settings = MakeRunSettings(info, options), .questions = {}};
   std::optional<ResultFile> file;

@@ -122,8 +122,10 @@ std::vector<const CLI::Option*> AddMeasuringFlags(CLI::App& command, BenchFlags&
           ->capture_default_str()
           ->type_name("N"),
       command
-          .add_option("--namespace", flags.options.tenant_namespace,
-                      "Namespace in which the bench stores its chunks while it runs")
+          .add_option(
+              "--namespace", flags.options.tenant_namespace,
+              "Namespace in which the bench stores its chunks while it runs; with a key that has a namespace of its "
+              "own, that one")
           ->capture_default_str()
           ->type_name("NAME"),
       command

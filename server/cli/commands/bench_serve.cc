@@ -140,7 +140,7 @@ absl::Status RunBenchServe(const BenchServeFlags& flags, CommandContext& context
   if (options.check_answers) options.unloaded_requests = static_cast<int>(conversations.size());
 
   KVBLEND_ASSIGN_OR_RETURN(Client client, context.Connect(flags.connection));
-  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.calls().GetInfo({}));
+  KVBLEND_ASSIGN_OR_RETURN(const v1::GetInfoResponse info, client.GetInfo(options.tenant_namespace));
   RequestLines request_lines;
   KVBLEND_RETURN_IF_ERROR(request_lines.Open(flags.per_request));
   LoadRun run;

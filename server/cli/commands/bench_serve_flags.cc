@@ -154,7 +154,9 @@ void AddLoadFlags(CLI::App& command, BenchServeFlags& flags) {
       ->type_name("N")
       ->group(kLoad);
   command
-      .add_option("--namespace", flags.tenant_namespace, "Namespace in which chunks are stored while it runs")
+      .add_option(
+          "--namespace", flags.tenant_namespace,
+          "Namespace in which chunks are stored while it runs; with a key that has a namespace of its own, that one")
       ->capture_default_str()
       ->type_name("NAME")
       ->group(kLoad);
