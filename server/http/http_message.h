@@ -17,7 +17,7 @@ namespace kvblend::server {
 
 struct HttpRequest {
   std::string method;  // "GET"; HEAD arrives as GET, and its answer goes without the body
-  std::string path;    // decoded, without the query: "/v1/models"
+  std::string path;    // as sent, without the query: "/v1/models"
   std::string query;   // as sent, without the '?'
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;

@@ -79,16 +79,20 @@ Problem CheckTransferEncoding(RequestParser& parser) {
 Problem TakeTarget(RequestParser& parser) {
   HttpRequest& request = parser.request();
   std::string_view target = parser.target();
-  if (absl::StartsWithIgnoreCase(parser.target(), "http://")) {  // as proxies write it
-    target.remove_prefix(std::min(target.find_first_of("/?", 7), target.size()));
+  for (const std::string_view scheme : {"http://", "https://"}) {  // as proxies write it
+    if (!absl::StartsWithIgnoreCase(parser.target(), absl::string_view(scheme.data(), scheme.size())))
+      continue;
+    target.remove_prefix(std::min(target.find_first_of("/?", scheme.size()), target.size()));
     request.path = "/";  // where there is none (RFC 9110, 4.2.3)
   }
   const size_t query = target.find('?');
   if (query != std::string_view::npos) request.query = std::string(target.substr(query + 1));
   target = target.substr(0, query);
-  const bool is_path =
-      target.empty() ? !request.path.empty() : target.front() == '/' && PercentDecode(target, &request.path);
-  if (!is_path) return {400, "the request's target is no path"};
+  if (!target.empty()) request.path = std::string(target);
+  std::string decoded;
+  if (request.path.empty() || request.path.front() != '/' || !PercentDecode(request.path, &decoded)) {
+    return {400, "the request's target is no path"};
+  }
   return {};
 }
 
@@ -96,7 +100,7 @@ Problem CheckExpectAndBody(RequestParser& parser) {
   const HttpRequest& request = parser.request();
   if (Problem problem = CheckExpect(request); problem.status != 0) return problem;
   if (request.method == "POST") return CheckJsonBody(parser, request);
-  if (parser.has_body()) return {413, absl::StrCat(request.method, " has a body; allowed: none")};
+  if (parser.has_body()) return {400, absl::StrCat(request.method, " has a body; allowed: none")};
   return {};
 }
 

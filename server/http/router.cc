@@ -14,6 +14,17 @@ std::vector<std::string> Segments(std::string_view path) {
 
 bool IsName(const std::string& segment) { return !segment.empty() && segment.front() == '{'; }
 
+/// Decoded one by one: in a path "%2F" is no "/" (RFC 3986, 2.2), and proxies that let some paths through take
+/// it for none.
+std::vector<std::string> DecodedSegments(std::string_view path) {
+  std::vector<std::string> segments = Segments(path);
+  for (std::string& segment : segments) {
+    std::string decoded;
+    if (PercentDecode(segment, &decoded)) segment = std::move(decoded);
+  }
+  return segments;
+}
+
 /// Nothing when the path does not fit.
 std::optional<std::map<std::string, std::string>> Match(const std::vector<std::string>& pattern,
                                                         const std::vector<std::string>& path) {
@@ -63,7 +74,7 @@ void Router::Wrap(const std::function<HttpHandler(HttpHandler)>& around) {
 }
 
 Router::Route Router::Find(std::string_view method, std::string_view path) const {
-  const std::vector<std::string> segments = Segments(path);
+  const std::vector<std::string> segments = DecodedSegments(path);
   Route route;
   for (const Entry& entry : entries_) {
     auto values = Match(entry.segments, segments);

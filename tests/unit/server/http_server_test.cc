@@ -30,6 +30,8 @@ TEST_F(HttpServerTest, AnswersWithLengthsAndDecodedPaths) {
                               "Connection: close\r\nX-Odd: ab\r\nx-request-id: req-"),
                     EndsWith("\r\n\r\na/b/c?x=%20y")));
   EXPECT_THAT(Exchange(Get("http://here/things/1")), EndsWith("\r\n\r\n1?"));
+  EXPECT_THAT(Exchange(Get("HTTPS://here/things/1")), EndsWith("\r\n\r\n1?"));
+  EXPECT_THAT(Exchange(Get("/%74hings/1")), EndsWith("\r\n\r\n1?"));
   EXPECT_THAT(Exchange(Get("http://here?x=/things/1")), EndsWith("\r\n\r\nroot?x=/things/1"));
   EXPECT_THAT(Exchange(Get("http://here")), EndsWith("\r\n\r\nroot?"));
   EXPECT_THAT(Exchange(Post("{}")), EndsWith("\r\n\r\n{}"));
@@ -145,6 +147,7 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
   const std::pair<std::string, std::string> cases[] = {
       {Get("/nothing"), "404"},
       {Get("/things/"), "404"},
+      {Get("/things%2F1"), "404"},
       {Get("/echo"), "405"},
       {"DELETE /things/1 HTTP/1.1\r\n" + host + "\r\n", "405"},
       {"POST /echo HTTP/1.1\r\n" + host + "Content-Type: application/json\r\n\r\n", "411"},
@@ -154,7 +157,7 @@ TEST_F(HttpServerTest, RefusesWhatItCannotServe) {
       {Post("{}", "Expect: everything\r\n"), "417"},
       {Post("{}", "Expect: 100-continue\r\nExpect: everything\r\n"), "417"},
       {Post(std::string(10001, 'x')), "413"},
-      {"GET /stream HTTP/1.1\r\n" + host + "Content-Length: 1\r\n\r\nx", "413"},
+      {"GET /stream HTTP/1.1\r\n" + host + "Content-Length: 1\r\n\r\nx", "400"},
       {Get("/stream", absl::StrCat("A: ", std::string(3000, 'x'), "\r\n")), "431"},
       {"GET /stream HTTP/1.1\r\n\r\n", "400"},
       {"GET /stream HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400"},
