@@ -84,7 +84,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   struct Piece {
     std::string bytes;
-    absl::Time queued;
+    absl::Time since;      // when it was queued, or when so many of its bytes had left:
+    size_t sent_then = 0;  // see SetWriteTimer
     End end = End::kNone;
     bool close_after = false;
     std::shared_ptr<void> kept;  // until the last byte leaves

@@ -14,6 +14,8 @@ namespace {
 
 // The system would keep megabytes for each client that does not read. Enough for some MB/s around the world.
 constexpr int kSendBufferBytes = 128 << 10;
+// A reader of a large answer that is slower has gone.
+constexpr double kLeastBytesPerSecond = 16 << 10;
 
 // The same words as gRPC's, so that a client has one place in the queue over both protocols: an IPv4 address
 // at a socket that listens for both kinds is one, and brackets and '%' are encoded.
@@ -106,7 +108,7 @@ void Connection::Queue(std::string bytes, End end, bool close_after, std::shared
   if (state_ == State::kClosed) return;
   CountUnsent(static_cast<int64_t>(bytes.size()));
   unsent_.push_back({.bytes = std::move(bytes),
-                     .queued = SteadyNow(),
+                     .since = SteadyNow(),
                      .end = end,
                      .close_after = close_after,
                      .kept = std::move(kept)});
@@ -172,13 +174,20 @@ void Connection::OnWritten(size_t bytes) {
 }
 
 // Counts from when the oldest piece was queued: a client that reads a byte now and then does not win time by
-// it.
+// it. A large piece, such as an answer that is no stream, has as long again whenever its reader has taken
+// enough.
 void Connection::SetWriteTimer() {
-  const absl::Duration left = unsent_.front().queued + core_->options.write_timeout - SteadyNow();
+  const absl::Duration timeout = core_->options.write_timeout;
+  const absl::Duration left = unsent_.front().since + timeout - SteadyNow();
   write_timer_.expires_after(absl::ToChronoMilliseconds(std::max(left, absl::ZeroDuration())));
-  write_timer_.async_wait([self = shared_from_this()](const AsioError& error) {
+  write_timer_.async_wait([self = shared_from_this(), timeout](const AsioError& error) {
     if (error || !self->writing_ || self->write_timer_.expiry() > std::chrono::steady_clock::now()) return;
-    self->CloseNow();
+    Piece& piece = self->unsent_.front();
+    const auto taken = static_cast<double>(self->front_sent_ - piece.sent_then);
+    if (taken < kLeastBytesPerSecond * absl::ToDoubleSeconds(timeout)) return self->CloseNow();
+    piece.since = SteadyNow();
+    piece.sent_then = self->front_sent_;
+    self->SetWriteTimer();
   });
 }
 

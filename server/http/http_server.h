@@ -39,7 +39,7 @@ struct HttpServerOptions {
       absl::Seconds(30);                            // from the first byte of a request to its last: else 408
   absl::Duration idle_timeout = absl::Seconds(75);  // before and between requests: closed
   absl::Duration write_timeout =
-      absl::Seconds(30);  // for a piece of an answer to leave: else the client has gone
+      absl::Seconds(30);  // for a piece of an answer to leave, or 16 KiB/s of it: else the client has gone
   /// Called for every request and connection that is refused without a handler, with the status that the
   /// client gets (503 too where TLS leaves no way to say so); from any of the network's threads.
   std::function<void(int status)> on_refused = nullptr;

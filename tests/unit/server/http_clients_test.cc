@@ -115,6 +115,21 @@ TEST_F(HttpServerTest, AReaderThatDoesNotReadIsCutOffByTime) {
   WaitUntilGone(1);
 }
 
+TEST_F(HttpServerTest, AReaderOfALargeAnswerHasTimeWhileItReads) {
+  options_.write_timeout = absl::Seconds(1);
+  Start();
+  RawClient client(server_->port(), /*receive_buffer=*/4096);
+  client.Send(Get("/wait"));
+  constexpr size_t kMuch = 8 << 20;
+  NextWaiting()->Send({.body = std::string(kMuch, 'x'), .headers = {}});
+  const absl::Time slow_until = absl::Now() + absl::Milliseconds(2500);
+  const std::string answer = client.ReadUntil([&](const std::string&) {
+    if (absl::Now() < slow_until) absl::SleepFor(absl::Milliseconds(5));  // some 400 KB/s
+    return false;
+  });
+  EXPECT_GT(answer.size(), kMuch);
+}
+
 TEST_F(HttpServerTest, WhatIsKeptUntilAnAnswerIsSentGoesBeforeItsEndIsSeen) {
   options_.max_unsent_bytes = 64 << 20;
   Start();
