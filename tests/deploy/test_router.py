@@ -2,12 +2,10 @@
 
 import contextlib
 import http.client
-import http.server
 import itertools
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,81 +16,18 @@ import urllib.request
 
 import yaml
 
+from fake_server import PATIENCE, refused_port, serving, status_of, wait_until
 from project import ROOT, read
 
 FOLDER = "deploy/kubernetes/base"
 OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 ENVOY = shutil.which("envoy") or shutil.which("envoy", path=os.path.dirname(sys.executable))
-PATIENCE = 60  # seconds until a test fails that waits for what does not come
 DEPLOYMENT = next(yaml.safe_load_all(read(f"{FOLDER}/router.yaml")))["spec"]["template"]["spec"]
 
 
 def default_of(flag):
     (seconds,) = re.findall(rf"^\| `{flag} SECONDS` \| (\d+) \|", read("docs/operator-guide.md"), re.MULTILINE)
     return float(seconds)
-
-
-def wait_until(condition, what):
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {PATIENCE} s: {what}")
-        time.sleep(0.05)
-    return value
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Answers /quick at once, and /slow with one piece at once and another when it is released."""
-
-    request_queue_size = 1024
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.begun = threading.Semaphore(0)  # counts the slow ones
-        self.released = threading.Event()
-
-    @property
-    def port(self):
-        return self.server_address[1]
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.wfile.write(b"3\r\none\r\n")
-        if self.path == "/slow":
-            self.server.begun.release()
-            self.server.released.wait(PATIENCE)
-        self.wfile.write(b"3\r\ntwo\r\n0\r\n\r\n")
-
-
-@contextlib.contextmanager
-def serving():
-    with Server() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.released.set()
-            server.shutdown()
-            thread.join()
-
-
-@contextlib.contextmanager
-def refused_port():
-    """A port of this machine at which nobody listens, nor can while this lasts."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
 
 
 class Router:
@@ -151,14 +86,6 @@ def router(*backends):
             running.process.terminate()
             running.process.wait()
             running.log.close()
-
-
-def status_of(connection, path, **headers):
-    """Of an answer that is read to its end."""
-    connection.request("POST", path, b"{}", headers)
-    answer = connection.getresponse()
-    answer.read()
-    return answer.status
 
 
 class ConfigurationTest(unittest.TestCase):
