@@ -1,4 +1,4 @@
-"""The examples of README.md, docs/api-guide.md and docs/http-api.md work as they stand there."""
+"""The examples of README.md, docs/api-guide.md, docs/http-api.md and docs/operator-guide.md work as they stand there."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_curl_examples(server, command):
         assert json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api-guide.md", "docs/http-api.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/api-guide.md", "docs/http-api.md", "docs/operator-guide.md"])
 def test_python_examples(v1, server, page):  # v1: generates the modules that the examples import
     generated = [path for path in sys.path if os.path.isdir(os.path.join(path, "kvblend", "v1"))]
     # The blocks of a page build on each other.

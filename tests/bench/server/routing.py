@@ -72,7 +72,7 @@ def envoy_configuration(servers, ports):
         listener = f"address: 0.0.0.0, port_value: {port}"
         assert listener in text
         text = text.replace(listener, f"address: 127.0.0.1, port_value: {ports[name]}")
-    return text
+    return text.replace("port_value: 9901", "port_value: 0")
 
 
 @contextlib.contextmanager
