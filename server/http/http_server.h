@@ -51,7 +51,8 @@ struct HttpServerOptions {
 /// Thread-safe.
 class HttpServer {
  public:
-  /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler.
+  /// Binds, as ListenOn says, and serves at once. `error_page` makes the answers to requests that reach no
+  /// handler.
   /// kUnavailable, naming the address, when it can't be bound; kInvalidArgument for files of TLS.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
                                                            ErrorPage error_page);

@@ -2,6 +2,9 @@
 
 import json
 import resource
+import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -127,4 +130,25 @@ def test_a_server_without_keys_answers_to_its_own_names(start_server, tmp_path):
     (tmp_path / "keys").write_text(line + "\n")
     server = start_server(*flags, "--api-keys", tmp_path / "keys", model=model)
     assert status_of(asked_by("evil.example", server)) == 401
+    assert server.stop() == 0
+
+
+def test_a_name_is_listened_at_on_all_its_addresses(start_server, tmp_path):
+    """A client may try any of them first, and would get another program that has the port there."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")
+    under = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+    if subprocess.run([*under, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("may give no process another /etc/hosts")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"there is no IPv6: {error}")
+    # Addresses are given once, so those that all servers of the tests are started with become others.
+    renamed = "import os, sys; words = [w.replace('127.0.0.1:0', 'localhost:0') for w in sys.argv[1:]]; os.execv(words[0], words)"
+    server = start_server("--chat-format", "chatml", "--no-self-check", model=tiny_model.write(tmp_path),
+                          under=[*under, sys.executable, "-c", renamed])
+    for port in (server.api_port, server.http_port, server.grpc_port):
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=60).close()
     assert server.stop() == 0
