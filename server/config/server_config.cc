@@ -116,7 +116,7 @@ void AddApi(CLI::App& app, ApiConfig& api) {
       "What its clients call the model; else the name in the model's file")
       ->type_name("NAME");
   Add(app, kGroup, "api-max-connections", api.max_connections,
-      "Connections at once; one more gets status 503")
+      "Connections at once; one more takes the place of an idle one, or gets status 503")
       ->check(WholeNumber("--api-max-connections", 1, 1'000'000));
   AsBytes(
       Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,

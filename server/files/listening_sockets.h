@@ -16,7 +16,7 @@ struct ListeningSockets {
 };
 
 /// Listens at every address that `host` (a name, or an address without brackets) stands for; port 0: any one
-/// that is free at all of them. 0.0.0.0 is IPv4 alone, and :: is both protocols with one socket, or IPv4 where
+/// that is free at all of them. 0.0.0.0 is IPv4 alone, and :: is both protocols with one socket, or IPv4 if
 /// the machine has no IPv6. An address that is not this machine's, as ::1 where there is no IPv6, is left out
 /// if there is another one. Any other failure, as a port in use, is one for the whole: a server that answers
 /// at some of its addresses would look well, while clients that try another first get somebody else.

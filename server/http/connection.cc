@@ -54,6 +54,7 @@ void Connection::Process() {
       input_.erase(0, std::min(begin, input_.size()));
       if (input_.empty()) break;
       state_ = State::kReceiving;
+      idle_since_ = kBusy;
       parser_ =
           std::make_unique<RequestParser>(ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
                                                        .max_body_bytes = core_->options.max_body_bytes});
@@ -229,6 +230,19 @@ void Connection::SetReadTimer(absl::Duration timeout) {
   });
 }
 
+void Connection::CloseIfIdle(std::function<void(bool closed)> done) {
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this(), done = std::move(done)] {
+    AsioError ignored;
+    const bool idle = self->state_ == State::kIdle && self->stream_.socket().available(ignored) == 0;
+    if (idle) {
+      self->CloseNow();
+    } else if (self->state_ == State::kIdle) {
+      self->idle_since_ = SteadyNanos();  // others are asked first, while what has come is read
+    }
+    done(idle);
+  });
+}
+
 void Connection::Linger() {
   state_ = State::kLingering;
   stream_.EndSending(shared_from_this());
@@ -239,6 +253,7 @@ void Connection::Linger() {
 void Connection::AfterAnswer() {
   answer_.reset();
   state_ = State::kIdle;
+  idle_since_ = SteadyNanos();
   head_only_ = false;
   if (core_->draining) return CloseNow();
   SetReadTimer(core_->options.idle_timeout);

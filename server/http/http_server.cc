@@ -142,10 +142,37 @@ class HttpServerImpl : public HttpServer {
         place.pause.async_wait([this, &place](const AsioError&) { Accept(place); });
         return;
       }
-      Serve(std::move(socket));
-      Accept(place);
+      Admit(place, std::move(socket));
     };
     place.acceptor.async_accept(asio::make_strand(core_->io), serve);
+  }
+
+  /// Connections cost their clients nothing, so a thousand that ask for nothing must not keep out those who
+  /// ask: they give way, the one that has been idle longest first. Meanwhile nobody else is accepted there.
+  void Admit(Place& place, tcp::socket socket) {
+    if (num_connections() >= core_->options.max_connections) {
+      if (const std::shared_ptr<Connection> idle = core_->LongestIdle(); idle != nullptr) {
+        const auto waiting = std::make_shared<tcp::socket>(std::move(socket));
+        idle->CloseIfIdle([this, &place, waiting](bool closed) {
+          asio::post(strand_, [this, &place, waiting, closed] {
+            if (closed) NoteEviction();
+            Admit(place, std::move(*waiting));
+          });
+        });
+        return;
+      }
+    }
+    Serve(std::move(socket));
+    Accept(place);
+  }
+
+  void NoteEviction() {
+    if (core_->options.on_evicted != nullptr) core_->options.on_evicted();
+    if (!warn_evicted_.IsDue()) return;
+    const std::string limit = core_->LimitName(kFull);
+    spdlog::warn(
+        "HTTP on {}: an idle connection was closed to make room for another: there were {} already{}{}",
+        Name(), core_->options.max_connections, limit.empty() ? "" : "; limit: ", limit);
   }
 
   void Serve(tcp::socket socket) {
@@ -189,7 +216,7 @@ class HttpServerImpl : public HttpServer {
   std::vector<std::unique_ptr<Place>> places_;  // constant once there are threads; else the strand's
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
-  OnceAMinute warn_waiting_;  // the strand's
+  OnceAMinute warn_waiting_, warn_evicted_;  // the strand's
   bool shutting_down_ ABSL_GUARDED_BY(core_->mutex) = false;
   std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;
@@ -204,6 +231,18 @@ std::vector<std::shared_ptr<Connection>> ServerCore::Connections() {
     if (auto connection = weak.lock()) all.push_back(std::move(connection));
   }
   return all;
+}
+
+std::shared_ptr<Connection> ServerCore::LongestIdle() {
+  absl::MutexLock lock(&mutex);
+  int64_t since = Connection::kBusy;
+  const std::weak_ptr<Connection>* longest = nullptr;
+  for (const auto& [connection, weak] : connections) {
+    if (connection->idle_since() >= since) continue;
+    since = connection->idle_since();
+    longest = &weak;
+  }
+  return longest == nullptr ? nullptr : longest->lock();
 }
 
 void ServerCore::CloseLargest() {

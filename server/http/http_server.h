@@ -25,7 +25,7 @@ struct HttpServerOptions {
   HostPort address;
   TlsFiles tls;                         // not enabled: plain text
   AllowedHosts allowed_hosts;           // with another Host: 421
-  int32_t max_connections = 1024;       // one more gets 503
+  int32_t max_connections = 1024;       // one more takes the place of an idle one, or gets 503
   bool leaves_spare_files = true;       // 503 too instead of the last open files that the system allows
   int64_t max_header_bytes = 16 << 10;  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;        // of one request: else 413
@@ -43,6 +43,8 @@ struct HttpServerOptions {
   /// Called for every request and connection that is refused without a handler, with the status that the
   /// client gets (503 too where TLS leaves no way to say so); from any of the network's threads.
   std::function<void(int status)> on_refused = nullptr;
+  /// Called for every connection that was closed because another took its place, from any of these threads.
+  std::function<void()> on_evicted = nullptr;
   std::map<int, std::string> limit_names = {};  // what sets the limit behind a status, for the log
   int num_threads = 2;                          // for the network
   int num_handler_threads = 4;                  // for each kind of handlers

@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   options.idle_timeout = config.api.idle_timeout;
   options.write_timeout = config.api.write_timeout;
   options.on_refused = [metrics = context.metrics](int status) { metrics->CountHttpRefusal(status); };
+  options.on_evicted = [metrics = context.metrics] { metrics->CountHttpEviction(); };
   options.limit_names = {{408, "--api-request-timeout"},
                          {413, "--max-message-bytes"},
                          {421, "--api-allowed-hosts"},
