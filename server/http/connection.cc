@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -134,7 +135,7 @@ bool Connection::RefuseByGuard() {
   if (guard_ == nullptr) return false;
   std::optional<HttpResponse> answer = (*guard_)(parser_->request());
   if (!answer.has_value()) return false;
-  Refuse(answer->status, absl::StrCat("asked by ", peer_host_), &*answer);
+  Refuse(answer->status, absl::StrCat("asked by ", ClientOf(parser_->request())), &*answer);
   return true;
 }
 
@@ -165,16 +166,25 @@ bool Connection::FindHandler(HttpRequest& request) {
   return false;
 }
 
+std::string Connection::ClientOf(const HttpRequest& request) const {
+  if (core_->options.trusted_proxies.empty()) return peer_host_;
+  std::vector<std::string> values;  // several headers of that name are one list (RFC 9110, 5.3)
+  for (const auto& [name, value] : request.headers) {
+    if (name == "x-forwarded-for") values.push_back(value);
+  }
+  return core_->options.trusted_proxies.ClientOf(peer_host_, absl::StrJoin(values, ","));
+}
+
 void Connection::Dispatch() {
   read_timer_.cancel();
   state_ = State::kAnswering;
   HttpRequest request = std::move(parser_->request());
   parser_ = nullptr;
   arriving_bytes_ = 0;
-  request.peer = peer_;
-  request.peer_host = peer_host_;
+  request.peer_host = ClientOf(request);
+  request.peer = request.peer_host == peer_host_ ? peer_ : request.peer_host;
   request.id = NewRequestId();
-  const std::string turn = request.turn.empty() ? peer_host_ : std::move(request.turn);
+  const std::string turn = request.turn.empty() ? request.peer_host : std::move(request.turn);
   const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays

@@ -79,6 +79,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnHead();
   /// Of the request's path and method. False: there is none, and the request is refused.
   bool FindHandler(HttpRequest& request);
+  /// The host that a request comes from: the peer, or the one for which it forwards the request.
+  std::string ClientOf(const HttpRequest& request) const;
   void Dispatch();
   /// Answers without a handler, and closes: what else the client sent may not be another request. With an
   /// answer given, `message` is for the log alone.

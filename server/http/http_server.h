@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/files/trusted_proxies.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/host_port.h"
 #include "server/http/responder.h"
@@ -25,6 +26,7 @@ struct HttpServerOptions {
   HostPort address;
   TlsFiles tls;                         // not enabled: plain text
   AllowedHosts allowed_hosts;           // with another Host: 421
+  TrustedProxies trusted_proxies;       // tell in X-Forwarded-For whose requests they forward
   int32_t max_connections = 1024;       // one more takes the place of an idle one, or gets 503
   bool leaves_spare_files = true;       // 503 too instead of the last open files that the system allows
   int64_t max_header_bytes = 16 << 10;  // of the request line and headers: else 431

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import wait_until
+from conftest import run, wait_until
 from http_client import connect, exchange, read_to_end, request_bytes, status_of
 from support import tiny_model
 from test_keys import make_key
@@ -155,3 +155,22 @@ def test_a_name_is_listened_at_on_all_its_addresses(start_server, tmp_path):
         for host in ("127.0.0.1", "::1"):
             socket.create_connection((host, port), timeout=60).close()
     assert server.stop() == 0
+
+
+def test_clients_of_a_trusted_proxy_are_told_apart(start_server, v1, tmp_path):
+    server = start_server("--chat-format", "chatml", "--no-self-check", "--trusted-proxies", "127.0.0.0/8,fd00::/8",
+                          model=tiny_model.write(tmp_path))
+    forwarded = "X-Forwarded-For: 203.0.113.9, 127.0.0.2\r\n"
+    assert status_of(exchange(server, request_bytes("/v1/chat/completions", QUESTION, CLOSE + forwarded))) == 200
+    wait_until(lambda: "ChatCompletions OK" in server.log(), "the call's line")
+    assert "from ipv4:203.0.113.9" in server.log()
+    server.admin.GetInfo(v1.GetInfoRequest(), metadata=[("x-forwarded-for", "[2001:db8::1]:443, fd00::7")])
+    wait_until(lambda: "GetInfo OK" in server.log(), "the call's line")
+    assert "from ipv6:%5B2001:db8::1%5D" in server.log()
+    assert server.stop() == 0
+
+
+def test_proxies_that_are_no_networks_are_refused():
+    done = run("kvblend-server", "--model", "m", "--trusted-proxies", "10.0.0.0/8,10.0.0.0/33")
+    assert done.returncode != 0
+    assert "--trusted-proxies has '10.0.0.0/33'; allowed: addresses and networks" in done.stderr

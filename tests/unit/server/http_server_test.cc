@@ -52,6 +52,25 @@ TEST_F(HttpServerTest, PeersHaveTheNamesThatGrpcGivesThem) {
   EXPECT_THAT(peer_of(true), HasSubstr("\r\n\r\nipv6:%5B::1%5D ipv6:%5B::1%5D:"));
 }
 
+TEST_F(HttpServerTest, TheClientOfATrustedProxyIsWhomItForwards) {
+  const auto client_of = [this](const std::string& headers) {
+    const std::string answer = Exchange(Get("/peer", headers + "Connection: close\r\n"));
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+  };
+  Start();
+  EXPECT_THAT(client_of("X-Forwarded-For: 203.0.113.9\r\n"), StartsWith("ipv4:127.0.0.1 ipv4:127.0.0.1:"))
+      << "none is trusted";
+  server_ = nullptr;
+  options_.trusted_proxies = TrustedProxies::Parse("", {"127.0.0.0/8", "10.0.0.0/8"}).value();
+  Start();
+  EXPECT_EQ(client_of("X-Forwarded-For: 203.0.113.9, 10.0.0.1\r\n"), "ipv4:203.0.113.9 ipv4:203.0.113.9");
+  EXPECT_EQ(client_of("X-Forwarded-For: 198.51.100.1\r\nx-forwarded-for: 2001:db8::1\r\n"),
+            "ipv6:%5B2001:db8::1%5D ipv6:%5B2001:db8::1%5D");
+  for (const char* headers : {"", "X-Forwarded-For: somebody\r\n", "X-Forwarded-For: 10.0.0.1\r\n"}) {
+    EXPECT_THAT(client_of(headers), StartsWith("ipv4:127.0.0.1 ipv4:127.0.0.1:")) << headers;
+  }
+}
+
 TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
   Start();
   EXPECT_THAT(
