@@ -48,17 +48,11 @@ bool SaysReady(int connection) {
   return answer.compare(0, ready.size(), ready) == 0;
 }
 
-// address: HOST:PORT or [IPV6]:PORT. To connect to 0.0.0.0 or [::], which servers listen on, leads to this
-// host.
-bool IsReady(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  if (colon == std::string::npos) return false;
-  std::string host = address.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+bool IsReadyAt(const std::string& host, const std::string& port) {
   addrinfo hints = {};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
+  if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) return false;
   bool ready = false;
   for (const addrinfo* one = found; one != nullptr && !ready; one = one->ai_next) {
     const int connection = socket(one->ai_family, one->ai_socktype | SOCK_CLOEXEC, one->ai_protocol);
@@ -70,6 +64,17 @@ bool IsReady(const std::string& address) {
   }
   freeaddrinfo(found);
   return ready;
+}
+
+// address: HOST:PORT or [IPV6]:PORT. To connect to 0.0.0.0 or [::], which servers listen on, leads to this
+// host; and [::] is IPv4 where the machine has no IPv6.
+bool IsReady(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return false;
+  std::string host = address.substr(0, colon);
+  const std::string port = address.substr(colon + 1);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  return IsReadyAt(host, port) || (host == "::" && IsReadyAt("0.0.0.0", port));
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ ROWS = [
         ("Given up and refused", "reqps",
          [(f"sum by (code) ({rate('kvblend_requests_without_first_token_total')})", "no first token: {{code}}"),
           (f"sum by (status) ({rate('kvblend_http_refused_total')})", "HTTP {{status}}"),
+          (f"sum({rate('kvblend_http_evicted_connections_total')})", "idle connections over HTTP, for others"),
           (f"sum({rate('kvblend_grpc_refused_connections_total')})", "connections over gRPC")],
          "Requests that ended before their first token, and what was refused before it was a call."),
         ("Ready", "bool", [(of("kvblend_ready"), "{{instance}}")], "1 while requests are accepted."),

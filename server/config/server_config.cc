@@ -116,7 +116,7 @@ void AddApi(CLI::App& app, ApiConfig& api) {
       "What its clients call the model; else the name in the model's file")
       ->type_name("NAME");
   Add(app, kGroup, "api-max-connections", api.max_connections,
-      "Connections at once; one more gets status 503")
+      "Connections at once; one more takes the place of an idle one, or gets status 503")
       ->check(WholeNumber("--api-max-connections", 1, 1'000'000));
   AsBytes(
       Add(app, kGroup, "api-max-header-bytes", api.max_header_bytes,
@@ -197,6 +197,12 @@ void AddServing(CLI::App& app, ServerConfig& config) {
   AddFile(
       app, kGroup, "api-keys", config.api_keys_path,
       "Keys that calls need, over gRPC and HTTP, as kvblend key new makes them; read again when it changes");
+  app.add_option(
+         "--trusted-proxies", config.trusted_proxies,
+         "Proxies in front, whose X-Forwarded-For tells whom a call comes from, for fairness and the log")
+      ->delimiter(',')
+      ->type_name("CIDR,...")
+      ->group(kGroup);
   app.add_flag("--allow-unauthenticated", config.allow_unauthenticated,
                "Without --api-keys: serve calls on other addresses than loopback, to whoever reaches them")
       ->check(ASwitch("--allow-unauthenticated"))

@@ -39,7 +39,8 @@ struct ServerConfig {
   GrpcConnectionLimits grpc;
   std::string http_address = "127.0.0.1:8090";  // HOST:PORT or [IPV6]:PORT
   ApiConfig api;
-  std::string api_keys_path;           // empty: whoever reaches the server may make all calls
+  std::string api_keys_path;                 // empty: whoever reaches the server may make all calls
+  std::vector<std::string> trusted_proxies;  // addresses and networks
   bool allow_unauthenticated = false;  // without keys: listen for calls on other addresses than loopback
   int64_t max_message_bytes = int64_t{16} << 20;  // of one request
   std::string tls_certificate_path;               // both or neither

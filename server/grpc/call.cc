@@ -3,15 +3,32 @@
 #include <chrono>
 #include <iterator>
 #include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "base/retry_delay.h"
 
 namespace kvblend::server {
 
 std::string PeerHost(const std::string& peer) {
-  const bool has_port = peer.compare(0, 5, "ipv4:") == 0 || peer.compare(0, 5, "ipv6:") == 0;
-  return has_port ? peer.substr(0, peer.rfind(':')) : peer;
+  const bool is_ip = peer.compare(0, 5, "ipv4:") == 0 || peer.compare(0, 5, "ipv6:") == 0;
+  const size_t colon = peer.rfind(':');
+  // Not the first one, and not one inside of an IPv6 address, whose end is a bracket, or "%5D".
+  const bool has_port = is_ip && colon > 4 && peer.find_first_of("]D", colon) == std::string::npos;
+  return has_port ? peer.substr(0, colon) : peer;
+}
+
+std::string PeerOf(const grpc::CallbackServerContext& context, const TrustedProxies& proxies) {
+  std::string peer = context.peer();
+  if (proxies.empty()) return peer;
+  const auto [begin, end] = context.client_metadata().equal_range("x-forwarded-for");
+  std::vector<absl::string_view> values;
+  for (auto one = begin; one != end; ++one) values.emplace_back(one->second.data(), one->second.size());
+  const std::string host = PeerHost(peer);
+  std::string client = proxies.ClientOf(host, absl::StrJoin(values, ","));
+  return client == host ? peer : client;
 }
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {

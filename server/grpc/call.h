@@ -29,6 +29,9 @@ using ByteWriteReactor = grpc::ServerWriteReactor<grpc::ByteBuffer>;
 /// "ipv4:10.0.0.7:51234" -> "ipv4:10.0.0.7": connections of one client share their turns in the queue.
 std::string PeerHost(const std::string& peer);
 
+/// Whom a call comes from, as context.peer() writes it; without a port where a trusted proxy forwards it.
+std::string PeerOf(const grpc::CallbackServerContext& context, const TrustedProxies& proxies);
+
 /// InfiniteFuture when the client set none.
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
 
@@ -78,7 +81,7 @@ class CallHandler {
                            const char* method,
                            Calls::Started (Calls::*call)(Request, const CallerContext&,
                                                          std::shared_ptr<EventSink<Event>>)) const {
-    const std::string peer = context->peer();
+    const std::string peer = PeerOf(*context, services_.trusted_proxies);
     const auto log =
         std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
                                   method, peer, TraceOf(services_.tracer, context), RequestIdsOf(*context));
@@ -98,7 +101,7 @@ class CallHandler {
     }
     const absl::Status accepted =
         threads_.Of(ServerThreads::Kind::kStream)
-            .Run(TurnOf(*context), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+            .Run(TurnOf(*context, peer), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
               if (stream->gone()) {
                 stream->Close(absl::CancelledError("the client has gone"));
                 return;
@@ -126,9 +129,10 @@ class CallHandler {
                                    grpc::ByteBuffer* response, const char* method,
                                    absl::StatusOr<Response> (Calls::*call)(Request, Caller...),
                                    ServerThreads::Kind kind = ServerThreads::Kind::kQuick) const {
-    const auto log = std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc,
-                                               service_, method, context->peer(),
-                                               TraceOf(services_.tracer, context), RequestIdsOf(*context));
+    const std::string peer = PeerOf(*context, services_.trusted_proxies);
+    const auto log =
+        std::make_shared<CallLog>(services_.metrics, services_.tracer, CallLog::Transport::kGrpc, service_,
+                                  method, peer, TraceOf(services_.tracer, context), RequestIdsOf(*context));
     const auto stream = std::make_shared<EventStream>(
         streams_, DeadlineOf(*context), [log](const absl::Status& status) { log->End(status); });
     grpc::ServerUnaryReactor* reactor = EventStream::MakeUnaryReactor(stream, context, response);
@@ -139,7 +143,7 @@ class CallHandler {
       return reactor;
     }
     const absl::Status accepted =
-        threads_.Of(kind).Run(TurnOf(*context), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
+        threads_.Of(kind).Run(TurnOf(*context, peer), bytes->Length(), [=, calls = *calls, bytes = *bytes] {
           if (kind == ServerThreads::Kind::kLong || kind == ServerThreads::Kind::kTiers) YieldToAnswers();
           if (context->IsCancelled()) return stream->Close(absl::CancelledError("the client has gone"));
           Request request;
@@ -149,7 +153,7 @@ class CallHandler {
             if constexpr (sizeof...(Caller) == 0) {
               return (calls.get()->*call)(std::move(request));
             } else {
-              return (calls.get()->*call)(std::move(request), {.client = PeerHost(context->peer()),
+              return (calls.get()->*call)(std::move(request), {.client = PeerHost(peer),
                                                                .deadline = DeadlineOf(*context),
                                                                .gone = [&] { return stream->gone(); }});
             }
@@ -176,11 +180,11 @@ class CallHandler {
   }
 
   /// With whose calls this one takes turns: its tenant's, else its client's.
-  std::string TurnOf(const grpc::CallbackServerContext& context) const {
-    if (services_.access == nullptr) return PeerHost(context.peer());
+  std::string TurnOf(const grpc::CallbackServerContext& context, const std::string& peer) const {
+    if (services_.access == nullptr) return PeerHost(peer);
     const absl::StatusOr<std::string> tenant =
         services_.access->TenantOf(AuthorizationOf(context).value_or(std::string()));
-    return tenant.ok() ? absl::StrCat("tenant ", *tenant) : PeerHost(context.peer());
+    return tenant.ok() ? absl::StrCat("tenant ", *tenant) : PeerHost(peer);
   }
 
   const ServiceContext services_;

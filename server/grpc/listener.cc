@@ -1,9 +1,6 @@
 #include "server/grpc/listener.h"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
@@ -22,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/steady_time.h"
+#include "server/files/listening_sockets.h"
 #include "server/files/open_files.h"
 #include "spdlog/spdlog.h"
 
@@ -38,33 +36,8 @@ ino_t InodeOf(int fd) {
   return fstat(fd, &found) == 0 ? found.st_ino : 0;
 }
 
-Descriptor NewSocket(int family) {
-  return Descriptor(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-}
-
-void SetOption(int fd, int level, int name, int value) { setsockopt(fd, level, name, &value, sizeof value); }
-
-/// The errno of what failed; 0: it listens.
-int BindAndListen(int fd, const sockaddr* address, socklen_t size) {
-  return bind(fd, address, size) == 0 && listen(fd, SOMAXCONN) == 0 ? 0 : errno;
-}
-
-int PortOf(int fd) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof address;
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  const bool is_v6 = address.ss_family == AF_INET6;
-  return ntohs(is_v6 ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
-                     : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
-}
-
-/// Sets the port of an address that has one.
-void SetPort(sockaddr* address, int port) {
-  if (address->sa_family == AF_INET6) {
-    reinterpret_cast<sockaddr_in6*>(address)->sin6_port = htons(static_cast<uint16_t>(port));
-  } else {
-    reinterpret_cast<sockaddr_in*>(address)->sin_port = htons(static_cast<uint16_t>(port));
-  }
+Descriptor NewUnixSocket() {
+  return Descriptor(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
 bool IsSameFile(const struct stat& a, const struct stat& b) {
@@ -154,7 +127,7 @@ absl::Status Listener::Bind() {
   }
   std::string host = address_.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  return BindTcp(host, absl::StrCat(port));
+  return BindTcp(host, port);
 }
 
 absl::Status Listener::BindUnix(const std::string& path) {
@@ -167,18 +140,18 @@ absl::Status Listener::BindUnix(const std::string& path) {
   }
   memcpy(address.sun_path, path.data(), path.size());
   const auto* generic = reinterpret_cast<const sockaddr*>(&address);
-  Descriptor socket = NewSocket(AF_UNIX);
+  Descriptor socket = NewUnixSocket();
   if (socket.get() < 0) return Failed(strerror(errno));
   SocketPathLock lock(path);
   if (const absl::Status taken = lock.Take(); !taken.ok()) return Failed(std::string(taken.message()));
   // The socket of a server that was killed is removed, that of one that answers stays.
   struct stat found;
   if (stat(path.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) {
-    const Descriptor asking = NewSocket(AF_UNIX);
+    const Descriptor asking = NewUnixSocket();
     if (connect(asking.get(), generic, sizeof address) != 0 && errno == ECONNREFUSED) unlink(path.c_str());
   }
-  if (const int error = BindAndListen(socket.get(), generic, sizeof address); error != 0) {
-    return Failed(strerror(error));
+  if (bind(socket.get(), generic, sizeof address) != 0 || listen(socket.get(), SOMAXCONN) != 0) {
+    return Failed(strerror(errno));
   }
   unix_path_ = path;
   if (stat(path.c_str(), &found) == 0) unix_file_ = {found.st_dev, found.st_ino};
@@ -197,48 +170,12 @@ void Listener::RemoveUnixPath() {
   unix_path_.clear();
 }
 
-absl::Status Listener::BindTcp(const std::string& host, const std::string& port) {
-  addrinfo hints = {};
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  hints.ai_socktype = SOCK_STREAM;
-  const bool is_wildcard = host == "0.0.0.0" || host == "::";
-  addrinfo* found = nullptr;
-  // A socket of IPv6's wildcard serves IPv4 too; where the machine has no IPv6, IPv4's has to do.
-  if (const int error = getaddrinfo(is_wildcard ? nullptr : host.c_str(), port.c_str(), &hints, &found);
-      error != 0) {
-    return Failed(gai_strerror(error));
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, &freeaddrinfo);
-  int error = 0;
-  const auto try_family = [&](int family) {
-    for (addrinfo* one = found; one != nullptr; one = one->ai_next) {
-      if (family != AF_UNSPEC && one->ai_family != family) continue;
-      Descriptor socket = NewSocket(one->ai_family);
-      if (socket.get() < 0) {
-        error = errno;
-        continue;
-      }
-      // A server may start before its predecessor's connections are over. A running server keeps its port.
-      SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-      SetOption(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);  // connections inherit it
-      if (one->ai_family == AF_INET6) SetOption(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, is_wildcard ? 0 : 1);
-      if (port_ != 0) SetPort(one->ai_addr, port_);  // all sockets have the port that the first one was given
-      if (const int failed = BindAndListen(socket.get(), one->ai_addr, one->ai_addrlen); failed != 0) {
-        error = failed;
-        continue;
-      }
-      port_ = PortOf(socket.get());
-      sockets_.push_back(std::move(socket));
-    }
-  };
-  if (!is_wildcard) {
-    try_family(AF_UNSPEC);
-  } else {
-    try_family(AF_INET6);
-    // A port that is in use is no reason to try the other family.
-    if (sockets_.empty() && error != EADDRINUSE) try_family(AF_INET);
-  }
-  return sockets_.empty() ? Failed(strerror(error)) : absl::OkStatus();
+absl::Status Listener::BindTcp(const std::string& host, int port) {
+  absl::StatusOr<ListeningSockets> made = ListenOn(host, port);
+  if (!made.ok()) return Failed(std::string(made.status().message()));
+  sockets_ = std::move(made->sockets);
+  port_ = made->port;
+  return absl::OkStatus();
 }
 
 void Listener::Start(OnConnection on_connection) {

@@ -40,9 +40,9 @@ class Listener {
   /// The descriptor is non-blocking, and the callee's to close.
   using OnConnection = std::function<void(int listening_fd, int fd)>;
 
-  /// Binds "HOST:PORT" (port 0: any free one; a wildcard of either protocol is both), "[IPV6]:PORT" or
-  /// "unix:PATH"; where a host has several addresses, those that can be bound. A socket that a killed server
-  /// left at PATH is replaced, and PATH.lock is there for that moment. kUnavailable naming `address`.
+  /// Binds "HOST:PORT" (port 0: any free one), "[IPV6]:PORT", as ListenOn says, or "unix:PATH". A socket that
+  /// a killed server left at PATH is replaced, and PATH.lock is there for that moment. kUnavailable naming
+  /// `address`.
   /// `on_refused`: called for every connection that is closed because there is no room, from Start's thread.
   static absl::StatusOr<std::unique_ptr<Listener>> Open(const std::string& address, int32_t max_connections,
                                                         std::function<void()> on_refused = nullptr);
@@ -68,7 +68,7 @@ class Listener {
   absl::Status Bind();
   absl::Status BindUnix(const std::string& path);
   void RemoveUnixPath();  // while the socket is open
-  absl::Status BindTcp(const std::string& host, const std::string& port);
+  absl::Status BindTcp(const std::string& host, int port);
   absl::Status Failed(const std::string& why) const;
   void Run();
   void Accept(int listening_fd);

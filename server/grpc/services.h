@@ -6,6 +6,7 @@
 
 #include "server/calls/access.h"
 #include "server/calls/calls.h"
+#include "server/files/trusted_proxies.h"
 #include "server/grpc/call_threads.h"
 #include "server/grpc/open_streams.h"
 #include "server/metrics/metrics.h"
@@ -23,6 +24,7 @@ struct ServiceContext {
   Access* access = nullptr;  // null: whoever calls may make all of them
   Metrics* metrics = nullptr;
   Tracer* tracer = nullptr;  // null: no timelines are kept
+  TrustedProxies trusted_proxies;
 };
 
 /// Inference, Chunks and Admin of kvblend.v1. `threads` must outlive them, and be stopped before they are

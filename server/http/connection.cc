@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -54,6 +55,7 @@ void Connection::Process() {
       input_.erase(0, std::min(begin, input_.size()));
       if (input_.empty()) break;
       state_ = State::kReceiving;
+      idle_since_ = kBusy;
       parser_ =
           std::make_unique<RequestParser>(ParserLimits{.max_header_bytes = core_->options.max_header_bytes,
                                                        .max_body_bytes = core_->options.max_body_bytes});
@@ -133,7 +135,7 @@ bool Connection::RefuseByGuard() {
   if (guard_ == nullptr) return false;
   std::optional<HttpResponse> answer = (*guard_)(parser_->request());
   if (!answer.has_value()) return false;
-  Refuse(answer->status, absl::StrCat("asked by ", peer_host_), &*answer);
+  Refuse(answer->status, absl::StrCat("asked by ", ClientOf(parser_->request())), &*answer);
   return true;
 }
 
@@ -164,16 +166,25 @@ bool Connection::FindHandler(HttpRequest& request) {
   return false;
 }
 
+std::string Connection::ClientOf(const HttpRequest& request) const {
+  if (core_->options.trusted_proxies.empty()) return peer_host_;
+  std::vector<std::string> values;  // several headers of that name are one list (RFC 9110, 5.3)
+  for (const auto& [name, value] : request.headers) {
+    if (name == "x-forwarded-for") values.push_back(value);
+  }
+  return core_->options.trusted_proxies.ClientOf(peer_host_, absl::StrJoin(values, ","));
+}
+
 void Connection::Dispatch() {
   read_timer_.cancel();
   state_ = State::kAnswering;
   HttpRequest request = std::move(parser_->request());
   parser_ = nullptr;
   arriving_bytes_ = 0;
-  request.peer = peer_;
-  request.peer_host = peer_host_;
+  request.peer_host = ClientOf(request);
+  request.peer = request.peer_host == peer_host_ ? peer_ : request.peer_host;
   request.id = NewRequestId();
-  const std::string turn = request.turn.empty() ? peer_host_ : std::move(request.turn);
+  const std::string turn = request.turn.empty() ? request.peer_host : std::move(request.turn);
   const auto answer = std::make_shared<Answer>(shared_from_this(), request.id);
   answer_ = answer;
   // The router, whose handler it is, lives as long as the connection, which the answer holds. The body stays
@@ -229,6 +240,19 @@ void Connection::SetReadTimer(absl::Duration timeout) {
   });
 }
 
+void Connection::CloseIfIdle(std::function<void(bool closed)> done) {
+  asio::post(stream_.socket().get_executor(), [self = shared_from_this(), done = std::move(done)] {
+    AsioError ignored;
+    const bool idle = self->state_ == State::kIdle && self->stream_.socket().available(ignored) == 0;
+    if (idle) {
+      self->CloseNow();
+    } else if (self->state_ == State::kIdle) {
+      self->idle_since_ = SteadyNanos();  // others are asked first, while what has come is read
+    }
+    done(idle);
+  });
+}
+
 void Connection::Linger() {
   state_ = State::kLingering;
   stream_.EndSending(shared_from_this());
@@ -239,6 +263,7 @@ void Connection::Linger() {
 void Connection::AfterAnswer() {
   answer_.reset();
   state_ = State::kIdle;
+  idle_since_ = SteadyNanos();
   head_only_ = false;
   if (core_->draining) return CloseNow();
   SetReadTimer(core_->options.idle_timeout);

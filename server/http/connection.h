@@ -10,10 +10,13 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 
 #include "absl/time/time.h"
+#include "base/steady_time.h"
 #include "server/http/asio.h"
 #include "server/http/byte_stream.h"
 #include "server/http/request_parser.h"
@@ -35,6 +38,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   /// Closes at once if no answer is awaited; of a request that is still arriving 503 is the answer.
   void Drain();
   void Close();
+  static constexpr int64_t kBusy = std::numeric_limits<int64_t>::max();
+  /// Since when no request has been begun, in nanoseconds of the steady clock; kBusy: one is in work.
+  int64_t idle_since() const { return idle_since_; }
+  /// Closes if no request has been begun, not even one that is still to be read. Then `done` is called, on
+  /// the strand.
+  void CloseIfIdle(std::function<void(bool closed)> done);
 
   // --- for Answer, from any thread
 
@@ -70,6 +79,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnHead();
   /// Of the request's path and method. False: there is none, and the request is refused.
   bool FindHandler(HttpRequest& request);
+  /// The host that a request comes from: the peer, or the one for which it forwards the request.
+  std::string ClientOf(const HttpRequest& request) const;
   void Dispatch();
   /// Answers without a handler, and closes: what else the client sent may not be another request. With an
   /// answer given, `message` is for the log alone.
@@ -99,6 +110,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void AfterAnswer();
   void Linger();
 
+  static int64_t SteadyNanos() { return absl::ToUnixNanos(SteadyNow()); }
   void SetReadTimer(absl::Duration timeout);
   void SetWriteTimer();
   void OnReadTimeout();
@@ -131,9 +143,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::deque<Piece> unsent_;
   size_t front_sent_ = 0;  // bytes of the front piece
   bool writing_ = false;
-  std::atomic<int64_t> unsent_bytes_{0};    // any thread
-  std::atomic<int64_t> arriving_bytes_{0};  // any thread
-  std::atomic<bool> gone_{false};           // any thread
+  std::atomic<int64_t> unsent_bytes_{0};            // any thread
+  std::atomic<int64_t> arriving_bytes_{0};          // any thread
+  std::atomic<int64_t> idle_since_{SteadyNanos()};  // any thread
+  std::atomic<bool> gone_{false};                   // any thread
 };
 
 }  // namespace kvblend::server

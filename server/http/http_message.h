@@ -22,10 +22,11 @@ struct HttpRequest {
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
   std::string body;
   std::map<std::string, std::string> path_values;  // what stood in place of a pattern's "{name}"
-  std::string peer;                                // "ipv4:10.0.0.7:51234", as gRPC writes it
-  std::string peer_host;                           // "ipv4:10.0.0.7", "ipv6:%5B::1%5D"
-  std::string turn;  // as a guard says, else peer_host: those with the same one take turns with others
-  std::string id;    // the answer's header x-request-id, unless the handler gives it another
+  // "ipv4:10.0.0.7:51234", as gRPC writes it; where a trusted proxy forwards the request, as peer_host.
+  std::string peer;
+  std::string peer_host;  // "ipv4:10.0.0.7", "ipv6:%5B::1%5D"; the client's that the proxy tells of
+  std::string turn;       // as a guard says, else peer_host: those with the same one take turns with others
+  std::string id;         // the answer's header x-request-id, unless the handler gives it another
 
   /// The first header of that name (in lower case), or null.
   const std::string* FindHeader(std::string_view name) const;

@@ -1,5 +1,7 @@
 #include "server/http/http_server.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -11,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "base/once_a_minute.h"
 #include "base/status_macros.h"
+#include "server/files/listening_sockets.h"
 #include "server/files/open_files.h"
 #include "server/http/connection.h"
 #include "server/http/server_core.h"
@@ -27,8 +30,6 @@ class HttpServerImpl : public HttpServer {
   HttpServerImpl(const HttpServerOptions& options, Router router, ErrorPage error_page)
       : core_(std::make_shared<ServerCore>(options, std::move(router), std::move(error_page))),
         strand_(asio::make_strand(core_->io)),
-        acceptor_(strand_),
-        pause_(strand_),
         work_(core_->io.get_executor()) {}
 
   ~HttpServerImpl() override { Shutdown(absl::InfinitePast()); }
@@ -39,27 +40,31 @@ class HttpServerImpl : public HttpServer {
       KVBLEND_ASSIGN_OR_RETURN(tls_, ReloadingTls::Open(core_->options.tls));
     }
     AllowMoreFiles(static_cast<rlim_t>(core_->options.max_connections));
-    AsioError error;
-    tcp::resolver resolver(core_->io);
-    const auto found = resolver.resolve(address.host, absl::StrFormat("%d", address.port),
-                                        tcp::resolver::passive | tcp::resolver::numeric_service, error);
-    if (!error) {
-      const tcp::endpoint endpoint = found.begin()->endpoint();
-      acceptor_.open(endpoint.protocol(), error);
-      if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-      if (!error) acceptor_.bind(endpoint, error);
-      if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    }
-    if (error) {
+    absl::StatusOr<ListeningSockets> made = ListenOn(address.host, address.port);
+    if (!made.ok()) {
       return absl::UnavailableError(absl::StrFormat("can't listen for HTTP on %s port %d: %s", address.host,
-                                                    address.port, error.message()));
+                                                    address.port, made.status().message()));
     }
-    port_ = acceptor_.local_endpoint().port();
+    port_ = made->port;
+    for (Descriptor& socket : made->sockets) {
+      // Acceptors want to be told which protocol the socket has, and tell it to the sockets that they make.
+      sockaddr_storage bound = {};
+      socklen_t size = sizeof bound;
+      getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
+      AsioError error;
+      places_.push_back(std::make_unique<Place>(strand_));
+      places_.back()->acceptor.assign(bound.ss_family == AF_INET6 ? tcp::v6() : tcp::v4(), socket.get(),
+                                      error);
+      if (error) return absl::UnavailableError(absl::StrCat("can't listen for HTTP: ", error.message()));
+      socket.Release();  // it is the acceptor's
+    }
     core_->name = Name();
     for (int i = 0; i < core_->options.num_threads; ++i) {
       threads_.emplace_back([this] { core_->io.run(); });
     }
-    asio::post(strand_, [this] { Accept(); });
+    asio::post(strand_, [this] {
+      for (const auto& place : places_) Accept(*place);
+    });
     return absl::OkStatus();
   }
 
@@ -88,9 +93,11 @@ class HttpServerImpl : public HttpServer {
       shutting_down_ = true;
     }
     asio::post(strand_, [this] {
-      AsioError ignored;
-      acceptor_.close(ignored);
-      pause_.cancel();
+      for (const auto& place : places_) {
+        AsioError ignored;
+        place->acceptor.close(ignored);
+        place->pause.cancel();
+      }
     });
     WaitForConnections(deadline);
     for (const auto& connection : core_->Connections()) connection->Close();
@@ -104,6 +111,14 @@ class HttpServerImpl : public HttpServer {
   }
 
  private:
+  /// One of the addresses.
+  struct Place {
+    explicit Place(const asio::strand<asio::io_context::executor_type>& strand)
+        : acceptor(strand), pause(strand) {}
+    tcp::acceptor acceptor;
+    asio::steady_timer pause;
+  };
+
   void WaitForConnections(absl::Time deadline) {
     absl::MutexLock lock(&core_->mutex);
     const auto none_left = [this]() ABSL_SHARED_LOCKS_REQUIRED(core_->mutex) {
@@ -114,22 +129,50 @@ class HttpServerImpl : public HttpServer {
 
   std::string Name() const { return absl::StrFormat("%s port %d", core_->options.address.host, port_); }
 
-  void Accept() {
-    if (!acceptor_.is_open()) return;
-    acceptor_.async_accept(asio::make_strand(core_->io), [this](const AsioError& error, tcp::socket socket) {
+  void Accept(Place& place) {
+    if (!place.acceptor.is_open()) return;
+    const auto serve = [this, &place](const AsioError& error, tcp::socket socket) {
       if (error == asio::error::operation_aborted) return;
       if (error) {
         if (error != asio::error::connection_aborted && warn_waiting_.IsDue()) {
           spdlog::warn("HTTP on {}: connections have to wait, as none can be accepted: {}", Name(),
                        error.message());
         }
-        pause_.expires_after(kAcceptPause);
-        pause_.async_wait([this](const AsioError&) { Accept(); });
+        place.pause.expires_after(kAcceptPause);
+        place.pause.async_wait([this, &place](const AsioError&) { Accept(place); });
         return;
       }
-      Serve(std::move(socket));
-      Accept();
-    });
+      Admit(place, std::move(socket));
+    };
+    place.acceptor.async_accept(asio::make_strand(core_->io), serve);
+  }
+
+  /// Connections cost their clients nothing, so a thousand that ask for nothing must not keep out those who
+  /// ask: they give way, the one that has been idle longest first. Meanwhile nobody else is accepted there.
+  void Admit(Place& place, tcp::socket socket) {
+    if (num_connections() >= core_->options.max_connections) {
+      if (const std::shared_ptr<Connection> idle = core_->LongestIdle(); idle != nullptr) {
+        const auto waiting = std::make_shared<tcp::socket>(std::move(socket));
+        idle->CloseIfIdle([this, &place, waiting](bool closed) {
+          asio::post(strand_, [this, &place, waiting, closed] {
+            if (closed) NoteEviction();
+            Admit(place, std::move(*waiting));
+          });
+        });
+        return;
+      }
+    }
+    Serve(std::move(socket));
+    Accept(place);
+  }
+
+  void NoteEviction() {
+    if (core_->options.on_evicted != nullptr) core_->options.on_evicted();
+    if (!warn_evicted_.IsDue()) return;
+    const std::string limit = core_->LimitName(kFull);
+    spdlog::warn(
+        "HTTP on {}: an idle connection was closed to make room for another: there were {} already{}{}",
+        Name(), core_->options.max_connections, limit.empty() ? "" : "; limit: ", limit);
   }
 
   void Serve(tcp::socket socket) {
@@ -170,11 +213,10 @@ class HttpServerImpl : public HttpServer {
 
   const std::shared_ptr<ServerCore> core_;
   const asio::strand<asio::io_context::executor_type> strand_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer pause_;
+  std::vector<std::unique_ptr<Place>> places_;  // constant once there are threads; else the strand's
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   int port_ = -1;
-  OnceAMinute warn_waiting_;  // the strand's
+  OnceAMinute warn_waiting_, warn_evicted_;  // the strand's
   bool shutting_down_ ABSL_GUARDED_BY(core_->mutex) = false;
   std::unique_ptr<ReloadingTls> tls_;  // null: plain text
   std::vector<std::thread> threads_;
@@ -189,6 +231,18 @@ std::vector<std::shared_ptr<Connection>> ServerCore::Connections() {
     if (auto connection = weak.lock()) all.push_back(std::move(connection));
   }
   return all;
+}
+
+std::shared_ptr<Connection> ServerCore::LongestIdle() {
+  absl::MutexLock lock(&mutex);
+  int64_t since = Connection::kBusy;
+  const std::weak_ptr<Connection>* longest = nullptr;
+  for (const auto& [connection, weak] : connections) {
+    if (connection->idle_since() >= since) continue;
+    since = connection->idle_since();
+    longest = &weak;
+  }
+  return longest == nullptr ? nullptr : longest->lock();
 }
 
 void ServerCore::CloseLargest() {

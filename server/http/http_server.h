@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/files/trusted_proxies.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/host_port.h"
 #include "server/http/responder.h"
@@ -25,7 +26,8 @@ struct HttpServerOptions {
   HostPort address;
   TlsFiles tls;                         // not enabled: plain text
   AllowedHosts allowed_hosts;           // with another Host: 421
-  int32_t max_connections = 1024;       // one more gets 503
+  TrustedProxies trusted_proxies;       // tell in X-Forwarded-For whose requests they forward
+  int32_t max_connections = 1024;       // one more takes the place of an idle one, or gets 503
   bool leaves_spare_files = true;       // 503 too instead of the last open files that the system allows
   int64_t max_header_bytes = 16 << 10;  // of the request line and headers: else 431
   int64_t max_body_bytes = 4096;        // of one request: else 413
@@ -43,6 +45,8 @@ struct HttpServerOptions {
   /// Called for every request and connection that is refused without a handler, with the status that the
   /// client gets (503 too where TLS leaves no way to say so); from any of the network's threads.
   std::function<void(int status)> on_refused = nullptr;
+  /// Called for every connection that was closed because another took its place, from any of these threads.
+  std::function<void()> on_evicted = nullptr;
   std::map<int, std::string> limit_names = {};  // what sets the limit behind a status, for the log
   int num_threads = 2;                          // for the network
   int num_handler_threads = 4;                  // for each kind of handlers
@@ -51,7 +55,8 @@ struct HttpServerOptions {
 /// Thread-safe.
 class HttpServer {
  public:
-  /// Binds and serves at once. `error_page` makes the answers to requests that reach no handler.
+  /// Binds, as ListenOn says, and serves at once. `error_page` makes the answers to requests that reach no
+  /// handler.
   /// kUnavailable, naming the address, when it can't be bound; kInvalidArgument for files of TLS.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options, Router router,
                                                            ErrorPage error_page);

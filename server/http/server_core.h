@@ -112,6 +112,8 @@ struct ServerCore {
   std::shared_ptr<Connection> LargestArriving();
 
   std::vector<std::shared_ptr<Connection>> Connections();
+  /// Of the connections without a request, that which has had none for longest; null: all have one.
+  std::shared_ptr<Connection> LongestIdle();
   /// Closes the connection that has most of them.
   void CloseLargest();
 

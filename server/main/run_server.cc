@@ -115,9 +115,11 @@ TlsFiles TlsOf(const ServerConfig& config) {
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, const ServerConfig& config,
+                                                     const TrustedProxies& trusted_proxies,
                                                      const ApiContext& context) {
   HttpServerOptions options;
   options.address = address;
+  options.trusted_proxies = trusted_proxies;
   options.tls = TlsOf(config);
   // Others are reachable on purpose, and TLS keeps pages of other names out.
   if (config.api_keys_path.empty() && !options.tls.enabled() && IsLoopback(config.api.address)) {
@@ -133,6 +135,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartApi(const HostPort& address, co
   options.idle_timeout = config.api.idle_timeout;
   options.write_timeout = config.api.write_timeout;
   options.on_refused = [metrics = context.metrics](int status) { metrics->CountHttpRefusal(status); };
+  options.on_evicted = [metrics = context.metrics] { metrics->CountHttpEviction(); };
   options.limit_names = {{408, "--api-request-timeout"},
                          {413, "--max-message-bytes"},
                          {421, "--api-allowed-hosts"},
@@ -195,7 +198,7 @@ absl::StatusOr<Listeners> Listen(const ServerConfig& config, const HttpAddresses
   KVBLEND_ASSIGN_OR_RETURN(listeners.operators, StartOperatorPages(addresses.operators, config.api.model_id,
                                                                    context.metrics, engine_slot));
   if (addresses.api) {
-    KVBLEND_ASSIGN_OR_RETURN(listeners.api, StartApi(*addresses.api, config,
+    KVBLEND_ASSIGN_OR_RETURN(listeners.api, StartApi(*addresses.api, config, context.trusted_proxies,
                                                      {.calls = context.calls,
                                                       .access = context.access,
                                                       .metrics = context.metrics,
@@ -286,7 +289,10 @@ int RunServer(const ServerConfig& config, const EngineFactory& create_engine,
                     {.engine_options = config.engine, .max_message_bytes = config.max_message_bytes});
   const auto access = OpenAccess(config.api_keys_path, &calls, &engine_slot, &metrics);
   if (!access.ok()) return bad_settings(access.status());
+  auto trusted_proxies = TrustedProxies::Parse("--trusted-proxies", config.trusted_proxies);
+  if (!trusted_proxies.ok()) return bad_settings(trusted_proxies.status());
   ServiceContext context;
+  context.trusted_proxies = *std::move(trusted_proxies);
   context.tracer = tracer->get();
   context.calls = &calls;
   context.access = access->get();

@@ -156,6 +156,9 @@ struct Metrics::Impl {
   Family<Counter>& http_refused =
       AddCounters(registry, "kvblend_http_refused_total",
                   "Requests and connections that the HTTP API refused before any handler, by HTTP status.");
+  Counter& http_evicted = AddCounters(registry, "kvblend_http_evicted_connections_total",
+                                      "Idle connections that the HTTP API closed to make room for others.")
+                              .Add({});
   Counter& grpc_refused = AddCounters(registry, "kvblend_grpc_refused_connections_total",
                                       "Connections that gRPC closed because there were too many.")
                               .Add({});
@@ -215,6 +218,8 @@ void Metrics::CountWithoutFirstToken(std::string_view code) {
 void Metrics::CountHttpRefusal(int status) {
   impl_->http_refused.Add({{"status", absl::StrCat(status)}}).Increment();
 }
+
+void Metrics::CountHttpEviction() { impl_->http_evicted.Increment(); }
 
 void Metrics::CountGrpcRefusal() { impl_->grpc_refused.Increment(); }
 

@@ -50,9 +50,10 @@ class Metrics {
   void ObserveQueueTime(double seconds);
   /// One that ended with an error before its first token.
   void CountWithoutFirstToken(std::string_view code);
-  /// A request over HTTP that was refused with this status before it reached a handler, and a connection that
-  /// gRPC refused.
+  /// A request over HTTP that was refused with this status before it reached a handler, an idle connection
+  /// that was closed because another took its place, and a connection that gRPC refused.
   void CountHttpRefusal(int status);
+  void CountHttpEviction();
   void CountGrpcRefusal();
 
   /// One prompt's blend report, of Generate or Score.

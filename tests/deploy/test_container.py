@@ -179,6 +179,8 @@ class HealthCheckTest(unittest.TestCase):
         self.assertEqual(0, self.health("kvblend-server", "--model", "m", variable=here))
         self.assertEqual(0, self.health("kvblend-server", "--http-address", here, variable=nowhere))
         self.assertEqual(1, self.health("kvblend-server", "--http-address", nowhere, variable=here))
+        # The page listens on IPv4 alone, as a server at [::] does where there is no IPv6.
+        self.assertEqual(0, self.health("kvblend-server", "--http-address", f"[::]:{self.port}"))
 
     @unittest.skipUnless(os.path.isfile(MODEL), f"there is no {MODEL}; deploy/fetch_model.sh fetches it")
     def test_a_server_with_tls_on_other_ports_is_healthy(self):

@@ -2,11 +2,14 @@
 
 import json
 import resource
+import socket
+import subprocess
+import sys
 import time
 
 import pytest
 
-from conftest import wait_until
+from conftest import run, wait_until
 from http_client import connect, exchange, read_to_end, request_bytes, status_of
 from support import tiny_model
 from test_keys import make_key
@@ -72,9 +75,12 @@ def test_thousands_of_idle_connections(small):
         for connection in connections[::100]:
             connection.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert status_of(connection.recv(4096)) == 200
-        # One more than allowed is told so.
+        # For one more than allowed, the one that has been idle longest has to go.
         connections += [connect(small) for _ in range(20)]
-        assert status_of(exchange(small, b"")) == 503
+        before = small.metrics()["kvblend_http_evicted_connections_total"]
+        still_answers(small)
+        assert read_to_end(connections[1]) == b""
+        assert small.metrics()["kvblend_http_evicted_connections_total"] == before + 1
     finally:
         for connection in connections:
             connection.close()
@@ -128,3 +134,43 @@ def test_a_server_without_keys_answers_to_its_own_names(start_server, tmp_path):
     server = start_server(*flags, "--api-keys", tmp_path / "keys", model=model)
     assert status_of(asked_by("evil.example", server)) == 401
     assert server.stop() == 0
+
+
+def test_a_name_is_listened_at_on_all_its_addresses(start_server, tmp_path):
+    """A client may try any of them first, and would get another program that has the port there."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n::1 localhost\n")
+    under = ["unshare", "--mount", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+    if subprocess.run([*under, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("may give no process another /etc/hosts")
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError as error:
+        pytest.skip(f"there is no IPv6: {error}")
+    # Addresses are given once, so those that all servers of the tests are started with become others.
+    renamed = "import os, sys; words = [w.replace('127.0.0.1:0', 'localhost:0') for w in sys.argv[1:]]; os.execv(words[0], words)"
+    server = start_server("--chat-format", "chatml", "--no-self-check", model=tiny_model.write(tmp_path),
+                          under=[*under, sys.executable, "-c", renamed])
+    for port in (server.api_port, server.http_port, server.grpc_port):
+        for host in ("127.0.0.1", "::1"):
+            socket.create_connection((host, port), timeout=60).close()
+    assert server.stop() == 0
+
+
+def test_clients_of_a_trusted_proxy_are_told_apart(start_server, v1, tmp_path):
+    server = start_server("--chat-format", "chatml", "--no-self-check", "--trusted-proxies", "127.0.0.0/8,fd00::/8",
+                          model=tiny_model.write(tmp_path))
+    forwarded = "X-Forwarded-For: 203.0.113.9, 127.0.0.2\r\n"
+    assert status_of(exchange(server, request_bytes("/v1/chat/completions", QUESTION, CLOSE + forwarded))) == 200
+    wait_until(lambda: "ChatCompletions OK" in server.log(), "the call's line")
+    assert "from ipv4:203.0.113.9" in server.log()
+    server.admin.GetInfo(v1.GetInfoRequest(), metadata=[("x-forwarded-for", "[2001:db8::1]:443, fd00::7")])
+    wait_until(lambda: "GetInfo OK" in server.log(), "the call's line")
+    assert "from ipv6:%5B2001:db8::1%5D" in server.log()
+    assert server.stop() == 0
+
+
+def test_proxies_that_are_no_networks_are_refused():
+    done = run("kvblend-server", "--model", "m", "--trusted-proxies", "10.0.0.0/8,10.0.0.0/33")
+    assert done.returncode != 0
+    assert "--trusted-proxies has '10.0.0.0/33'; allowed: addresses and networks" in done.stderr

@@ -174,9 +174,10 @@ def _is_ready(host: str, port: str) -> bool:
 
 
 def host_of(address: str) -> str:
-    """The host of HOST:PORT, as a client on this machine writes it in a URL."""
+    """The host of HOST:PORT, as a client on this machine writes it in a URL. [::] is IPv4 too, and where the machine has
+    no IPv6, IPv4 alone."""
     host = address.rpartition(":")[0]
-    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]", "": "127.0.0.1"}.get(host, host)
+    return "127.0.0.1" if host in ("0.0.0.0", "[::]", "") else host
 
 
 def wait_until_ready(server: subprocess.Popen[bytes], port_file: Path, http_host: str) -> dict[str, str] | None:

@@ -163,7 +163,8 @@ TEST(ListenerTest, AnAddressIsOneServers) {
   ASSERT_TRUE(first.ok()) << first.status();
   const std::string address = absl::StrCat("127.0.0.1:", (*first)->port());
   EXPECT_THAT(std::string(Listener::Open(address, 2).status().message()),
-              HasSubstr(absl::StrCat("can't listen for gRPC on ", address, ": Address already in use")));
+              HasSubstr(absl::StrCat("can't listen for gRPC on ", address, ": 127.0.0.1 port ",
+                                     (*first)->port(), ": Address already in use")));
   const auto wildcard = Listener::Open(absl::StrCat("0.0.0.0:", (*first)->port()), 2);
   EXPECT_THAT(std::string(wildcard.status().message()), HasSubstr("Address already in use"));
   for (const char* wrong : {"no such address", "127.0.0.1:65536", "127.0.0.1:http", ":50051", "unix:"}) {

@@ -54,6 +54,25 @@ TEST_F(HttpServerTest, PeersHaveTheNamesThatGrpcGivesThem) {
   EXPECT_THAT(peer_of(true), HasSubstr("\r\n\r\nipv6:%5B::1%5D ipv6:%5B::1%5D:"));
 }
 
+TEST_F(HttpServerTest, TheClientOfATrustedProxyIsWhomItForwards) {
+  const auto client_of = [this](const std::string& headers) {
+    const std::string answer = Exchange(Get("/peer", headers + "Connection: close\r\n"));
+    return answer.substr(answer.find("\r\n\r\n") + 4);
+  };
+  Start();
+  EXPECT_THAT(client_of("X-Forwarded-For: 203.0.113.9\r\n"), StartsWith("ipv4:127.0.0.1 ipv4:127.0.0.1:"))
+      << "none is trusted";
+  server_ = nullptr;
+  options_.trusted_proxies = TrustedProxies::Parse("", {"127.0.0.0/8", "10.0.0.0/8"}).value();
+  Start();
+  EXPECT_EQ(client_of("X-Forwarded-For: 203.0.113.9, 10.0.0.1\r\n"), "ipv4:203.0.113.9 ipv4:203.0.113.9");
+  EXPECT_EQ(client_of("X-Forwarded-For: 198.51.100.1\r\nx-forwarded-for: 2001:db8::1\r\n"),
+            "ipv6:%5B2001:db8::1%5D ipv6:%5B2001:db8::1%5D");
+  for (const char* headers : {"", "X-Forwarded-For: somebody\r\n", "X-Forwarded-For: 10.0.0.1\r\n"}) {
+    EXPECT_THAT(client_of(headers), StartsWith("ipv4:127.0.0.1 ipv4:127.0.0.1:")) << headers;
+  }
+}
+
 TEST_F(HttpServerTest, BodiesInChunksArriveWhole) {
   Start();
   EXPECT_THAT(
@@ -223,8 +242,8 @@ TEST_F(HttpServerTest, RefusalsAreCountedAndToldOnceForEachStatus) {
     }
   }
   RawClient first(server_->port());
-  first.Send(Get("/things/1", ""));
-  first.ReadUntil("1?");
+  first.Send(Get("/wait"));
+  const auto responder = NextWaiting();
   Exchange("");
   first.Close();
   server_ = nullptr;
@@ -247,19 +266,75 @@ TEST_F(HttpServerTest, AnswersThatAreDroppedEnd) {
   EXPECT_THAT(Exchange(Get("/half")), AllOf(HasSubstr("half"), Not(EndsWith("0\r\n\r\n"))));
 }
 
-TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSo) {
-  options_.max_connections = 2;
+TEST_F(HttpServerTest, MoreConnectionsThanAllowedAreToldSoIfNoneIsIdle) {
+  options_.max_connections = 3;
   Start();
-  RawClient first(server_->port()), second(server_->port());
-  first.Send(Get("/things/1", ""));
-  first.ReadUntil("1?");
-  second.Send(Get("/things/1", ""));
-  second.ReadUntil("1?");
+  RawClient waiting(server_->port()), sending(server_->port()), going(server_->port());
+  waiting.Send(Get("/wait"));
+  const auto first = NextWaiting();
+  going.Send(Get("/wait"));
+  const auto second = NextWaiting();
+  // Told to go on when its headers are there: a request is begun.
+  sending.Send(
+      Post("{}", "Expect: 100-continue\r\n").substr(0, Post("{}", "Expect: 100-continue\r\n").size() - 2));
+  sending.ReadUntil("100 Continue");
   EXPECT_THAT(Exchange(""), AllOf(StartsWith("HTTP/1.1 503 "), HasSubstr("\r\nx-request-id: req-")));
-  first.Close();
-  while (server_->num_connections() > 1) {
+  going.Close();
+  while (server_->num_connections() > 2) {
   }
   EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
+  first->Send({.body = "served", .headers = {}});
+  EXPECT_THAT(waiting.ReadToEnd(), EndsWith("served"));
+}
+
+TEST_F(HttpServerTest, TheConnectionThatIsIdleLongestMakesRoom) {
+  const HeardLog log;
+  std::atomic<int> evicted = 0;
+  options_.on_evicted = [&] { ++evicted; };
+  options_.limit_names = {{503, "--max-connections"}};
+  options_.max_connections = 3;
+  Start();
+  const auto ask = [](RawClient& client) {
+    client.Send(Get("/things/1", ""));
+    EXPECT_THAT(client.ReadUntil("1?"), StartsWith("HTTP/1.1 200 "));
+  };
+  RawClient waiting(server_->port());
+  waiting.Send(Get("/wait"));
+  const auto responder = NextWaiting();
+  RawClient early(server_->port()), silent(server_->port());
+  while (server_->num_connections() < 3) {
+  }
+  ask(early);  // so the other one has been idle for longer, which never asked
+  RawClient newcomer(server_->port());
+  ask(newcomer);
+  EXPECT_EQ(silent.ReadToEnd(), "");
+  ask(early);
+  RawClient another(server_->port());
+  ask(another);
+  EXPECT_EQ(newcomer.ReadToEnd(), "");
+  ask(early);
+  responder->Send({.body = "served", .headers = {}});
+  EXPECT_THAT(waiting.ReadToEnd(), EndsWith("served"));
+  server_ = nullptr;
+  EXPECT_EQ(evicted, 2);
+  EXPECT_EQ(log.Count("an idle connection was closed to make room for another: there were 3 already; limit: "
+                      "--max-connections"),
+            1);
+  EXPECT_EQ(log.Count("refused with status"), 0);
+}
+
+// More at once than there is room for: each in its turn, and nobody is refused.
+TEST_F(HttpServerTest, NewcomersInCrowdsAreServedWhileOthersAreIdle) {
+  options_.max_connections = 4;
+  Start();
+  std::vector<std::unique_ptr<RawClient>> idle;
+  for (int i = 0; i < 200; ++i) {
+    idle.push_back(std::make_unique<RawClient>(server_->port()));
+    ASSERT_TRUE(idle.back()->connected());
+    EXPECT_LE(server_->num_connections(), 4);
+  }
+  EXPECT_THAT(Exchange(Get("/things/1")), StartsWith("HTTP/1.1 200 "));
+  for (size_t i = 0; i < 196; ++i) EXPECT_EQ(idle[i]->ReadToEnd(), "") << i;
 }
 
 TEST_F(HttpServerTest, WhatTakesLongHoldsUpOnlyItsLike) {

@@ -111,7 +111,8 @@ TEST(MetricsTest, WaitingAndGivingUpAreCountedWithoutAFirstToken) {
   for (const std::string name :
        {"kvblend_requests_without_first_token_total{code=\"CANCELLED\"}",
         "kvblend_requests_without_first_token_total{code=\"DEADLINE_EXCEEDED\"}",
-        "kvblend_http_refused_total{status=\"503\"}", "kvblend_grpc_refused_connections_total"}) {
+        "kvblend_http_refused_total{status=\"503\"}", "kvblend_http_evicted_connections_total",
+        "kvblend_grpc_refused_connections_total"}) {
     EXPECT_EQ(samples.count(name), 1u) << name << " has a zero to start from";
     EXPECT_EQ(samples[name], 0) << name;
   }
@@ -119,6 +120,7 @@ TEST(MetricsTest, WaitingAndGivingUpAreCountedWithoutAFirstToken) {
   metrics.ObserveQueueTime(300);
   metrics.CountWithoutFirstToken("CANCELLED");
   metrics.CountHttpRefusal(431);
+  metrics.CountHttpEviction();
   metrics.CountGrpcRefusal();
   samples = Samples(metrics);
   EXPECT_EQ(samples["kvblend_request_queue_time_seconds_sum"], 301.1);
@@ -129,6 +131,7 @@ TEST(MetricsTest, WaitingAndGivingUpAreCountedWithoutAFirstToken) {
   EXPECT_EQ(samples["kvblend_request_queue_time_seconds_bucket{le=\"480\"}"], 2);
   EXPECT_EQ(samples["kvblend_requests_without_first_token_total{code=\"CANCELLED\"}"], 1);
   EXPECT_EQ(samples["kvblend_http_refused_total{status=\"431\"}"], 1);
+  EXPECT_EQ(samples["kvblend_http_evicted_connections_total"], 1);
   EXPECT_EQ(samples["kvblend_grpc_refused_connections_total"], 1);
 }
 

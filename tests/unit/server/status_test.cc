@@ -37,6 +37,8 @@ TEST(PeerHostTest, ConnectionsOfOneHostShareIt) {
   EXPECT_EQ(PeerHost("ipv4:10.0.0.7:51234"), "ipv4:10.0.0.7");
   EXPECT_EQ(PeerHost("ipv6:[::1]:51234"), "ipv6:[::1]");
   EXPECT_EQ(PeerHost("ipv6:%5B::1%5D:51234"), "ipv6:%5B::1%5D");
+  EXPECT_EQ(PeerHost("ipv4:10.0.0.7"), "ipv4:10.0.0.7") << "as a proxy tells it";
+  EXPECT_EQ(PeerHost("ipv6:%5Bfd00::d%5D"), "ipv6:%5Bfd00::d%5D");
   EXPECT_EQ(PeerHost("unix:/run/kvblend.sock"), "unix:/run/kvblend.sock");
   EXPECT_EQ(PeerHost(""), "");
 }
