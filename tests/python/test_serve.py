@@ -198,6 +198,39 @@ def test_a_folder_that_cannot_hold_the_key_is_named(tmp_path):
     assert done.stderr.startswith(f"kvblend serve: cannot keep a key in --state-dir {folder}: Not a directory; allowed: ")
 
 
+@pytest.fixture(name="homeless")
+def homeless_fixture(monkeypatch):
+    """No HOME, and a user that the system knows nothing of, as containers run under; what would be started stands in the list."""
+    def home():
+        raise RuntimeError("Could not determine home directory.")
+    started = []
+    monkeypatch.setattr(Path, "home", home)
+    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME", "KVBLEND_MODEL", "KVBLEND_CONFIG", "KVBLEND_API_KEYS"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr(serve, "run", lambda command, *_: started.append(command) or 0)
+    return started
+
+
+def test_without_a_home_help_is_shown(homeless, capsys):
+    with pytest.raises(SystemExit) as caught:
+        serve.main(["--help"])
+    assert caught.value.code == 0 and "--state-dir DIR" in capsys.readouterr().out and not homeless
+
+
+@pytest.mark.parametrize("arguments, flag", [(["--model", str(MODEL)], "--state-dir"), (["--allow-unauthenticated"], "--model-dir")])
+def test_without_a_home_the_flag_that_is_missing_is_named(homeless, capsys, arguments, flag):
+    assert serve.main(arguments) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"kvblend serve: this user has no home folder; give {flag} DIR, or set XDG_") and error.count("\n") == 1
+    assert not homeless
+
+
+def test_without_a_home_folders_that_are_given_do(homeless, tmp_path):
+    assert serve.main(["--model", str(MODEL), "--state-dir", str(tmp_path)]) == 0
+    assert serve.main(["--model", str(MODEL), "--allow-unauthenticated"]) == 0
+    assert len(homeless) == 2 and (tmp_path / "api-key").exists()
+
+
 def test_an_interrupted_download_ends_without_a_traceback(tmp_path, monkeypatch, capfd):
     def interrupt(*_):
         raise KeyboardInterrupt

@@ -23,10 +23,19 @@ _OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 
 _END = object()  # of a stream, behind its last message
 
+# gRPC's own, as in dns:///HOST:PORT; it takes any other for the name of a host, and looks for it until the call's time is over.
+_SCHEMES = ("dns", "ipv4", "ipv6", "unix", "unix-abstract", "vsock", "xds", "google-c2p")
+
 
 def _metadata(api_key: str | None) -> tuple[tuple[str, str], ...]:
     authorization = authorization_of(api_key)
     return (("authorization", authorization),) if authorization else ()
+
+
+def _check_target(target: str) -> None:
+    scheme, found, _ = target.partition("://")
+    if found and scheme.lower() not in _SCHEMES:  # the rest is not told: a URL may have a password in it
+        raise errors.Error("INVALID_ARGUMENT", f"target begins with '{scheme}://'; allowed: HOST:PORT or unix:PATH")
 
 
 def _credentials(tls: bool, certificates: Certificates) -> grpc.ChannelCredentials | None:
@@ -58,6 +67,7 @@ class GrpcClient(Client):
                  timeout: float | None = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
                  certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
                  client_key: Path | str | None = None) -> None:
+        _check_target(target)
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.insecure_channel(target, _OPTIONS))
@@ -128,6 +138,7 @@ class AsyncGrpcClient(AsyncClient):
                  timeout: float | None = DEFAULT_TIMEOUT_SECONDS, tls: bool = False,
                  certificate_authorities: Path | str | None = None, client_certificate: Path | str | None = None,
                  client_key: Path | str | None = None) -> None:
+        _check_target(target)
         credentials = _credentials(tls, Certificates(certificate_authorities, client_certificate, client_key))
         self._channel = (grpc.aio.secure_channel(target, credentials, _OPTIONS) if credentials
                          else grpc.aio.insecure_channel(target, _OPTIONS))

