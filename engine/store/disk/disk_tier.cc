@@ -164,7 +164,9 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
       ++stats_.duplicate_puts;
       return status;
     }
-  } else {
+    is_sound = !absl::IsNotFound(status);  // or somebody has removed its folder
+  }
+  if (!is_sound) {
     const EntryHeader header = HeaderOf(address, kv, options, options_.now());
     KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
     const int64_t bytes = header.total_bytes();

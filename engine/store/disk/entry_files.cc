@@ -42,6 +42,16 @@ absl::Span<const std::byte> AsBytes(std::string_view bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
 
+/// Of the folder that an entry's file is in.
+uint16_t NumberOf(const ChunkKey& key) {
+  return static_cast<uint16_t>(key.digest()[0] << 8 | key.digest()[1]);
+}
+
+absl::Status MakeUnlessThere(FileSystem& fs, const std::string& folder) {
+  const absl::Status made = fs.MakeFolder(folder);
+  return absl::IsAlreadyExists(made) ? absl::OkStatus() : made;
+}
+
 }  // namespace
 
 absl::StatusOr<EntryHeader> ReadHeader(File& file, const ChunkKey& key) {
@@ -96,43 +106,62 @@ absl::Status EntryFiles::Write(const ChunkKey& key, std::string_view header, con
   // Before the rename: a name must never stand for bytes that may still be lost.
   if (status.ok()) status = (*file)->Sync();
   file->reset();
-  if (status.ok()) status = MakeFolderDurable(key);
+  if (status.ok()) status = MakeFolder(key);
   if (status.ok()) status = fs_.Rename(temporary, path);
   if (!status.ok()) {
     fs_.Unlink(temporary).IgnoreError();
     return status;
   }
   status = fs_.SyncFolder(paths_.Folder(key));
-  // A replaced entry stays: both the old and the new file hold the chunk's KV.
-  if (!status.ok() && !replaces) fs_.Unlink(path).IgnoreError();
+  if (status.ok()) {
+    Remember(key);
+  } else if (!replaces) {
+    // A replaced entry stays: both the old and the new file hold the chunk's KV.
+    fs_.Unlink(path).IgnoreError();
+  }
   return status;
 }
 
-absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
-  const auto number = static_cast<uint16_t>(key.digest()[0] << 8 | key.digest()[1]);
+absl::Status EntryFiles::MakeFolder(const ChunkKey& key) {
+  bool is_outer_durable = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (durable_folders_.contains(number)) return absl::OkStatus();
+    if (durable_folders_.contains(NumberOf(key))) return absl::OkStatus();
+    is_outer_durable = durable_outer_folders_.test(key.digest()[0]);
   }
   // Only folders that this process has synced are relied on: another may have made them, and renamed files
   // into them, and died before it synced them.
   const std::string outer = paths_.OuterFolder(key);
-  const std::string inner = paths_.Folder(key);
-  for (const std::string& folder : {outer, inner}) {
-    const absl::Status made = fs_.MakeFolder(folder);
-    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  if (!is_outer_durable) {
+    KVBLEND_RETURN_IF_ERROR(MakeUnlessThere(fs_, outer));
+    KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(paths_.Entries()));
+    absl::MutexLock lock(&mutex_);
+    durable_outer_folders_.set(key.digest()[0]);
   }
-  for (const std::string& folder : {paths_.Entries(), outer, inner}) {
-    KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(folder));
+  KVBLEND_RETURN_IF_ERROR(MakeUnlessThere(fs_, paths_.Folder(key)));
+  return fs_.SyncFolder(outer);
+}
+
+absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (durable_folders_.contains(NumberOf(key))) return absl::OkStatus();
   }
-  absl::MutexLock lock(&mutex_);
-  durable_folders_.insert(number);
+  KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(paths_.Folder(key)));
+  KVBLEND_RETURN_IF_ERROR(MakeFolder(key));
+  Remember(key);
   return absl::OkStatus();
+}
+
+void EntryFiles::Remember(const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  durable_folders_.insert(NumberOf(key));
 }
 
 void EntryFiles::ForgetFolders() {
   absl::MutexLock lock(&mutex_);
   durable_folders_.clear();
+  durable_outer_folders_.reset();
 }
 
 absl::Status EntryFiles::SetPinned(const ChunkKey& key, bool pinned) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -36,7 +37,8 @@ class EntryFiles {
   /// The entry is durable when this returns OK, and otherwise not there; but when it `replaces` another of
   /// the same chunk, one of the two is.
   absl::Status Write(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
-  /// Makes sure that what is in the folder of an entry's file is durable.
+  /// Makes sure that what is in the folder of an entry's file is durable. kNotFound: somebody has removed
+  /// it.
   absl::Status MakeFolderDurable(const ChunkKey& key);
   /// Takes nothing for durable that was: somebody else has removed folders.
   void ForgetFolders();
@@ -69,14 +71,20 @@ class EntryFiles {
   int64_t delete_failures() const { return delete_failures_; }
 
  private:
+  /// Makes the folder of an entry's file, and its name durable, but not what is in it.
+  absl::Status MakeFolder(const ChunkKey& key);
+  void Remember(const ChunkKey& key);
+
   FileSystem& fs_;
   const DiskPaths paths_;
   const int64_t max_quarantined_files_;
   std::atomic<int64_t> quarantined_files_{0};
   std::atomic<int64_t> delete_failures_{0};
   std::atomic<uint64_t> next_temporary_{0};
-  absl::Mutex mutex_;                                                      // no IO while it is held
-  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd
+  // What this process has synced; no IO while mutex_ is held.
+  absl::Mutex mutex_;
+  std::bitset<256> durable_outer_folders_ ABSL_GUARDED_BY(mutex_);         // entries/ab: that they are there
+  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd, with what is in
 };
 
 }  // namespace kvblend::store::internal
