@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/store/disk/folder_files.h"
@@ -41,6 +44,8 @@ absl::StatusOr<EntryHeader> Decode(const File& file, absl::Span<const std::byte>
 absl::Span<const std::byte> AsBytes(std::string_view bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
 }
+
+constexpr int kMaxSyncThreads = 16;
 
 /// Of the folder that an entry's file is in.
 uint16_t NumberOf(const ChunkKey& key) {
@@ -205,14 +210,41 @@ absl::Status EntryFiles::Unlink(const ChunkKey& key) {
   return status;
 }
 
-absl::Status EntryFiles::Erase(const ChunkKey& key) {
-  // The pin last: a pin without an entry is removed at start; an entry that lost its pin would be unpinned.
-  absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
-  if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
-  if (status.ok()) status = fs_.SyncFolder(paths_.Folder(key));
-  if (absl::IsNotFound(status)) return absl::OkStatus();  // somebody has removed the folder with all in it
-  if (!status.ok()) ++delete_failures_;
-  return status;
+absl::Status EntryFiles::Erase(const ChunkKey& key) { return EraseAll(absl::MakeConstSpan(&key, 1))[0]; }
+
+std::vector<absl::Status> EntryFiles::EraseAll(absl::Span<const ChunkKey> keys) {
+  struct Folder {
+    std::string path;
+    absl::Status synced;
+  };
+  std::vector<absl::Status> statuses;
+  std::vector<Folder> folders;
+  absl::flat_hash_map<uint16_t, size_t> folder_of;  // NumberOf a key -> its index
+  for (const ChunkKey& key : keys) {
+    // The pin last: a pin without an entry is removed at start; an entry that lost its pin would be unpinned.
+    absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
+    if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
+    if (status.ok() && folder_of.try_emplace(NumberOf(key), folders.size()).second) {
+      folders.push_back({paths_.Folder(key), absl::OkStatus()});
+    }
+    statuses.push_back(std::move(status));
+  }
+  // Nearly every key has a folder of its own, and a sync is mostly waiting, which the disk does for many at
+  // once.
+  ForEachInParallel(
+      folders.size(), kMaxSyncThreads, [] { return true; },
+      [&](size_t i) {
+        folders[i].synced = fs_.SyncFolder(folders[i].path);
+        return absl::OkStatus();
+      })
+      .IgnoreError();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (statuses[i].ok()) statuses[i] = folders[folder_of.at(NumberOf(keys[i]))].synced;
+    // Somebody has removed the folder with all that was in it.
+    if (absl::IsNotFound(statuses[i])) statuses[i] = absl::OkStatus();
+    if (!statuses[i].ok()) ++delete_failures_;
+  }
+  return statuses;
 }
 
 absl::Status EntryFiles::Quarantine(const ChunkKey& key) {

@@ -7,12 +7,14 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "engine/api/chunk_key.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/file_system.h"
@@ -59,6 +61,8 @@ class EntryFiles {
   absl::Status Unlink(const ChunkKey& key);
   /// Removes an entry and its pin, durably.
   absl::Status Erase(const ChunkKey& key);
+  /// Erase of each, in the order of `keys`, but for the waiting, which is done for many at once.
+  std::vector<absl::Status> EraseAll(absl::Span<const ChunkKey> keys);
   /// Durable. On error nothing has changed, unless the disk refuses to undo it as well. REQUIRES: an entry
   /// that is to be unpinned is pinned.
   absl::Status SetPinned(const ChunkKey& key, bool pinned);
