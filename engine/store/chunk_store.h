@@ -227,6 +227,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// Queues it for the lower tiers that do not have it, when all of it is here. `pin`: somebody asks for it
   /// to be pinned, so tiers that have it pin it too.
   void OfferToLower(const Entry& entry, bool pin = false) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// Erase of each, in the order of `keys`.
+  std::vector<absl::StatusOr<bool>> EraseAll(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
 
   const Options options_;

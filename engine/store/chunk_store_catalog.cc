@@ -1,7 +1,10 @@
 // The chunk store as operators see it: what is in memory and in the tiers below, together.
+#include <deque>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/store/chunk_store.h"
@@ -113,24 +116,36 @@ absl::StatusOr<ChunkPage> ChunkStore::List(NamespaceFilter filter, std::string_v
 }
 
 absl::StatusOr<bool> ChunkStore::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  const Erasures::Scope erasure(lower_.erasures(), key);  // lookups under way take nothing of it into memory
-  bool found = false;
+  return EraseAll(filter, absl::MakeConstSpan(&key, 1))[0];
+}
+
+std::vector<absl::StatusOr<bool>> ChunkStore::EraseAll(NamespaceFilter filter,
+                                                       absl::Span<const ChunkKey> keys) {
+  std::deque<Erasures::Scope> erasures;  // lookups under way take nothing of them into memory
+  for (const ChunkKey& key : keys) erasures.emplace_back(lower_.erasures(), key);
+  std::vector<bool> found(keys.size());
   {
     Leftovers leftovers;
     absl::MutexLock lock(&mutex_);
-    if (Entry* entry = index_.Find(filter, key); entry != nullptr) {
+    for (size_t i = 0; i < keys.size(); ++i) {
+      Entry* entry = index_.Find(filter, keys[i]);
+      if (entry == nullptr) continue;
       index_.Erase(entry, leftovers.removed);
-      found = true;
+      found[i] = true;
     }
   }
-  // Only resident entries are queued for a tier: from here on nothing of this one is written.
+  // Only resident entries are queued for a tier: from here on nothing of these is written.
+  const absl::flat_hash_set<ChunkKey> erased_keys(keys.begin(), keys.end());
   lower_.CancelWrites(
-      [&](const ChunkAddress& address) { return address.key == key && address.IsIn(filter); });
-  KVBLEND_ASSIGN_OR_RETURN(const bool found_below, lower_.Erase(filter, key));
-  found |= found_below;
+      [&](const ChunkAddress& address) { return erased_keys.contains(address.key) && address.IsIn(filter); });
+  std::vector<absl::StatusOr<bool>> erased = lower_.EraseAll(filter, keys);
   absl::MutexLock lock(&mutex_);
-  stats_.erased += found ? 1 : 0;
-  return found;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (!erased[i].ok()) continue;
+    *erased[i] |= found[i];
+    stats_.erased += *erased[i] ? 1 : 0;
+  }
+  return erased;
 }
 
 ChunkStore::Cleared ChunkStore::Clear(NamespaceFilter filter) {
@@ -139,13 +154,16 @@ ChunkStore::Cleared ChunkStore::Clear(NamespaceFilter filter) {
   std::string page_token;
   do {
     const absl::StatusOr<ChunkPage> page = List(filter, page_token, kMaxPageSize);
-    for (const ChunkInfo& info : page->chunks) {
-      const absl::StatusOr<bool> erased = Erase(filter, info.key);
-      cleared.erased += erased.ok() && *erased ? 1 : 0;
-      if (erased.ok()) continue;
+    std::vector<ChunkKey> keys;
+    keys.reserve(page->chunks.size());
+    for (const ChunkInfo& info : page->chunks) keys.push_back(info.key);
+    const std::vector<absl::StatusOr<bool>> erased = EraseAll(filter, keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      cleared.erased += erased[i].ok() && *erased[i] ? 1 : 0;
+      if (erased[i].ok()) continue;
       ++cleared.failed;
-      cleared.failure.Update(erased.status());
-      if (cleared.failed_keys.size() < Cleared::kMaxFailedKeys) cleared.failed_keys.push_back(info.key);
+      cleared.failure.Update(erased[i].status());
+      if (cleared.failed_keys.size() < Cleared::kMaxFailedKeys) cleared.failed_keys.push_back(keys[i]);
     }
     page_token = page->next_page_token;
   } while (!page_token.empty());

@@ -29,6 +29,14 @@ std::vector<std::optional<ChunkInfo>> LowerTier::StatAll(NamespaceFilter filter,
   return infos;
 }
 
+std::vector<absl::StatusOr<bool>> LowerTier::EraseAll(NamespaceFilter filter,
+                                                      absl::Span<const ChunkKey> keys) {
+  std::vector<absl::StatusOr<bool>> erased;
+  erased.reserve(keys.size());
+  for (const ChunkKey& key : keys) erased.push_back(Erase(filter, key));
+  return erased;
+}
+
 absl::Status LowerTierEntry::CheckRead(int32_t layer, absl::Span<const std::byte> out) const {
   const int32_t num_layers = header().address.format.num_layers;
   if (layer < 0 || layer >= num_layers) {

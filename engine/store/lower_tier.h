@@ -155,6 +155,8 @@ class LowerTier {
 
   /// Erases an entry; returns whether there was one.
   virtual absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) = 0;
+  /// Erase of each, in the order of `keys`; a tier that waits for each erasure waits for many at once.
+  virtual std::vector<absl::StatusOr<bool>> EraseAll(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   /// Pins or unpins an entry. Pinned entries are never evicted, even after a restart; idempotent. kNotFound:
   /// no such entry, or the tier cannot pin.
   virtual absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) = 0;

@@ -326,24 +326,27 @@ bool LowerTiers::WarnsOfErasure() {
   return warn_erasure_.IsDue();
 }
 
-absl::StatusOr<bool> LowerTiers::Erase(NamespaceFilter filter, const ChunkKey& key) {
-  bool found = false;
-  absl::Status failure;
+std::vector<absl::StatusOr<bool>> LowerTiers::EraseAll(NamespaceFilter filter,
+                                                       absl::Span<const ChunkKey> keys) {
+  std::vector<absl::StatusOr<bool>> outcomes(keys.size(), false);
   for (const Level& level : levels_) {
-    const absl::StatusOr<bool> erased = level.tier->Erase(filter, key);
-    // No lookup of this process finds it any more; one after a restart, or of another server, might.
-    if (!erased.ok() && WarnsOfErasure()) {
-      spdlog::warn("chunk {} could not be deleted everywhere: {} (said once a minute at most)", key.ToHex(),
-                   std::string(erased.status().message()));
-    }
-    found |= erased.ok() && *erased;
-    if (!erased.ok()) {
-      failure.Update(absl::UnavailableError(
-          absl::StrCat(std::string(Name(level.tier->tier())), ": ", erased.status().message())));
+    const std::vector<absl::StatusOr<bool>> erased = level.tier->EraseAll(filter, keys);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      if (erased[i].ok()) {
+        if (outcomes[i].ok()) *outcomes[i] |= *erased[i];
+        continue;
+      }
+      // No lookup of this process finds it any more; one after a restart, or of another server, might.
+      if (WarnsOfErasure()) {
+        spdlog::warn("chunk {} could not be deleted everywhere: {} (said once a minute at most)",
+                     keys[i].ToHex(), std::string(erased[i].status().message()));
+      }
+      if (!outcomes[i].ok()) continue;
+      outcomes[i] = absl::UnavailableError(
+          absl::StrCat(std::string(Name(level.tier->tier())), ": ", erased[i].status().message()));
     }
   }
-  if (!failure.ok()) return failure;
-  return found;
+  return outcomes;
 }
 
 absl::Status LowerTiers::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {

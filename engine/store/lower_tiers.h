@@ -111,9 +111,9 @@ class LowerTiers {
   /// entry that several of them have, what the first of them says.
   std::vector<ChunkInfo> List(NamespaceFilter filter, const std::optional<ListPlace>& after, int64_t limit,
                               std::vector<ChunkInfo> host) const;
-  /// In all tiers, also after one that could not. Whether there was one. kUnavailable: a tier could not erase
-  /// it or say whether it has it; logged as well.
-  absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key);
+  /// In all tiers, also after one that could not. For each key, whether there was one. kUnavailable: a tier
+  /// could not erase it or say whether it has it; logged as well.
+  std::vector<absl::StatusOr<bool>> EraseAll(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   /// In the tiers that pin. kNotFound: it is in none of them.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned);
   /// In the tiers that count namespaces.

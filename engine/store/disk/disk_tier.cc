@@ -13,11 +13,6 @@
 namespace kvblend::store {
 namespace {
 
-absl::Status AsUnavailable(const absl::Status& status) {
-  if (status.ok() || absl::IsResourceExhausted(status)) return status;
-  return absl::UnavailableError(status.message());
-}
-
 absl::Status NotOnDisk(const ChunkKey& key) {
   return absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " is not on disk"));
 }
@@ -164,7 +159,9 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
       ++stats_.duplicate_puts;
       return status;
     }
-  } else {
+    is_sound = !absl::IsNotFound(status);  // or somebody has removed its folder
+  }
+  if (!is_sound) {
     const EntryHeader header = HeaderOf(address, kv, options, options_.now());
     KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
     const int64_t bytes = header.total_bytes();
@@ -202,6 +199,11 @@ absl::Status DiskTier::PutClaimed(const ChunkAddress& address, const ChunkKv& kv
   absl::MutexLock lock(&mutex_);
   ++stats_.put_failures;
   return AsUnavailable(status);
+}
+
+absl::Status DiskTier::AsUnavailable(const absl::Status& status) {
+  if (status.ok() || absl::IsResourceExhausted(status)) return status;
+  return absl::UnavailableError(status.message());
 }
 
 absl::Status DiskTier::MakeFoldersAnew() {
@@ -391,30 +393,34 @@ std::vector<ChunkInfo> DiskTier::List(NamespaceFilter filter, const std::optiona
 
 absl::StatusOr<bool> DiskTier::Erase(NamespaceFilter filter, const ChunkKey& key) {
   const Claim claim(*this, key);
-  bool is_new = false;
+  return EraseClaimed(filter, absl::MakeConstSpan(&key, 1))[0];
+}
+
+std::vector<absl::StatusOr<bool>> DiskTier::EraseAll(NamespaceFilter filter,
+                                                     absl::Span<const ChunkKey> keys) {
+  std::vector<absl::StatusOr<bool>> erased(keys.size(), false);
+  std::vector<ChunkKey> claimed;
+  std::vector<size_t> claimed_at, busy_at;
   {
     absl::MutexLock lock(&mutex_);
-    const std::optional<Index::Slot> slot = index_.FindAny(filter, key);
-    is_new = slot.has_value();
-    if (slot.has_value()) {
-      LeaveAlone(*slot);  // until its file is gone
-      ++stats_.erased;
-    } else if (index_.FindAny(key).has_value() || !left_alone_.contains(key)) {
-      return false;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const bool is_busy = index_.IsClaimed(keys[i]);
+      (is_busy ? busy_at : claimed_at).push_back(i);
+      if (is_busy) continue;
+      index_.Claim(keys[i]);
+      claimed.push_back(keys[i]);
     }
   }
-  const absl::Status status = files_.Erase(key);
+  const std::vector<absl::StatusOr<bool>> outcomes = EraseClaimed(filter, claimed);
   {
     absl::MutexLock lock(&mutex_);
-    if (status.ok()) {
-      ForgetLeftAlone(key);
-      return true;
+    for (size_t i = 0; i < claimed.size(); ++i) {
+      erased[claimed_at[i]] = outcomes[i];
+      index_.Unclaim(claimed[i]);
     }
-    if (is_new) undeleted_.push_back(key);
   }
-  WarnOfUndeleted(status);
-  write_health_.Report(status);
-  return AsUnavailable(status);
+  for (const size_t i : busy_at) erased[i] = Erase(filter, keys[i]);  // waits, and so has no claims by now
+  return erased;
 }
 
 absl::Status DiskTier::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {

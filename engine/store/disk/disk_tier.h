@@ -103,6 +103,8 @@ class DiskTier final : public LowerTier {
   /// was one; when true, it does not come back. kUnavailable: no lookup finds it now, but its file could not
   /// be removed; another call tries again, and now and then a Put does.
   absl::StatusOr<bool> Erase(NamespaceFilter filter, const ChunkKey& key) override;
+  std::vector<absl::StatusOr<bool>> EraseAll(NamespaceFilter filter,
+                                             absl::Span<const ChunkKey> keys) override;
   /// kNotFound. kResourceExhausted, kUnavailable: the disk is full or fails; nothing has changed.
   absl::Status SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) override;
 
@@ -123,6 +125,8 @@ class DiskTier final : public LowerTier {
   absl::Status Start();
   absl::Status MakeOwnFolders();
 
+  static absl::Status AsUnavailable(const absl::Status& status);
+
   // Writing.
   absl::Status PutClaimed(const ChunkAddress& address, const ChunkKv& kv, const PutOptions& options);
   /// Sets bytes of the quota aside. kResourceExhausted: does not fit. kUnavailable: what would have had to go
@@ -140,6 +144,8 @@ class DiskTier final : public LowerTier {
   /// Removes their files, and tells the listener. What can't be removed is an entry again, and so is the rest
   /// once kMaxFailedDeletions could not.
   Deletion Delete(const std::vector<Index::Victim>& victims);
+  /// Erase of each. REQUIRES: the caller has a claim on each, and none is there twice.
+  std::vector<absl::StatusOr<bool>> EraseClaimed(NamespaceFilter filter, absl::Span<const ChunkKey> keys);
   void WarnOfUndeleted(const absl::Status& status);
   /// Now and then lets a few files go that could not be removed.
   void RetryDeletions();

@@ -1,5 +1,7 @@
 // How a disk tier makes room: what goes, and what becomes of files that do not.
 #include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -75,6 +77,51 @@ DiskTier::Deletion DiskTier::Delete(const std::vector<Index::Victim>& victims) {
     index_.Unclaim(key);
   }
   return deletion;
+}
+
+std::vector<absl::StatusOr<bool>> DiskTier::EraseClaimed(NamespaceFilter filter,
+                                                         absl::Span<const ChunkKey> keys) {
+  std::vector<absl::StatusOr<bool>> outcomes(keys.size(), false);
+  struct Erasure {
+    size_t at;  // in keys
+    bool is_new;
+  };
+  std::vector<Erasure> erasures;
+  std::vector<ChunkKey> erased;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      const std::optional<Index::Slot> slot = index_.FindAny(filter, keys[i]);
+      if (slot.has_value()) {
+        LeaveAlone(*slot);  // until its file is gone
+        ++stats_.erased;
+      } else if (index_.FindAny(keys[i]).has_value() || !left_alone_.contains(keys[i])) {
+        continue;
+      }
+      erasures.push_back({i, slot.has_value()});
+      erased.push_back(keys[i]);
+    }
+  }
+  const std::vector<absl::Status> statuses = files_.EraseAll(erased);
+  absl::Status failure;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (size_t i = 0; i < erased.size(); ++i) {
+      if (statuses[i].ok()) {
+        ForgetLeftAlone(erased[i]);
+        outcomes[erasures[i].at] = true;
+        continue;
+      }
+      if (erasures[i].is_new) undeleted_.push_back(erased[i]);
+      outcomes[erasures[i].at] = AsUnavailable(statuses[i]);
+      failure.Update(statuses[i]);
+    }
+  }
+  if (!failure.ok()) {
+    WarnOfUndeleted(failure);
+    write_health_.Report(failure);
+  }
+  return outcomes;
 }
 
 void DiskTier::WarnOfUndeleted(const absl::Status& status) {

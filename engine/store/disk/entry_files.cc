@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/store/disk/folder_files.h"
@@ -40,6 +43,18 @@ absl::StatusOr<EntryHeader> Decode(const File& file, absl::Span<const std::byte>
 
 absl::Span<const std::byte> AsBytes(std::string_view bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()};
+}
+
+constexpr int kMaxSyncThreads = 16;
+
+/// Of the folder that an entry's file is in.
+uint16_t NumberOf(const ChunkKey& key) {
+  return static_cast<uint16_t>(key.digest()[0] << 8 | key.digest()[1]);
+}
+
+absl::Status MakeUnlessThere(FileSystem& fs, const std::string& folder) {
+  const absl::Status made = fs.MakeFolder(folder);
+  return absl::IsAlreadyExists(made) ? absl::OkStatus() : made;
 }
 
 }  // namespace
@@ -96,43 +111,62 @@ absl::Status EntryFiles::Write(const ChunkKey& key, std::string_view header, con
   // Before the rename: a name must never stand for bytes that may still be lost.
   if (status.ok()) status = (*file)->Sync();
   file->reset();
-  if (status.ok()) status = MakeFolderDurable(key);
+  if (status.ok()) status = MakeFolder(key);
   if (status.ok()) status = fs_.Rename(temporary, path);
   if (!status.ok()) {
     fs_.Unlink(temporary).IgnoreError();
     return status;
   }
   status = fs_.SyncFolder(paths_.Folder(key));
-  // A replaced entry stays: both the old and the new file hold the chunk's KV.
-  if (!status.ok() && !replaces) fs_.Unlink(path).IgnoreError();
+  if (status.ok()) {
+    Remember(key);
+  } else if (!replaces) {
+    // A replaced entry stays: both the old and the new file hold the chunk's KV.
+    fs_.Unlink(path).IgnoreError();
+  }
   return status;
 }
 
-absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
-  const auto number = static_cast<uint16_t>(key.digest()[0] << 8 | key.digest()[1]);
+absl::Status EntryFiles::MakeFolder(const ChunkKey& key) {
+  bool is_outer_durable = false;
   {
     absl::MutexLock lock(&mutex_);
-    if (durable_folders_.contains(number)) return absl::OkStatus();
+    if (durable_folders_.contains(NumberOf(key))) return absl::OkStatus();
+    is_outer_durable = durable_outer_folders_.test(key.digest()[0]);
   }
   // Only folders that this process has synced are relied on: another may have made them, and renamed files
   // into them, and died before it synced them.
   const std::string outer = paths_.OuterFolder(key);
-  const std::string inner = paths_.Folder(key);
-  for (const std::string& folder : {outer, inner}) {
-    const absl::Status made = fs_.MakeFolder(folder);
-    if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  if (!is_outer_durable) {
+    KVBLEND_RETURN_IF_ERROR(MakeUnlessThere(fs_, outer));
+    KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(paths_.Entries()));
+    absl::MutexLock lock(&mutex_);
+    durable_outer_folders_.set(key.digest()[0]);
   }
-  for (const std::string& folder : {paths_.Entries(), outer, inner}) {
-    KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(folder));
+  KVBLEND_RETURN_IF_ERROR(MakeUnlessThere(fs_, paths_.Folder(key)));
+  return fs_.SyncFolder(outer);
+}
+
+absl::Status EntryFiles::MakeFolderDurable(const ChunkKey& key) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (durable_folders_.contains(NumberOf(key))) return absl::OkStatus();
   }
-  absl::MutexLock lock(&mutex_);
-  durable_folders_.insert(number);
+  KVBLEND_RETURN_IF_ERROR(fs_.SyncFolder(paths_.Folder(key)));
+  KVBLEND_RETURN_IF_ERROR(MakeFolder(key));
+  Remember(key);
   return absl::OkStatus();
+}
+
+void EntryFiles::Remember(const ChunkKey& key) {
+  absl::MutexLock lock(&mutex_);
+  durable_folders_.insert(NumberOf(key));
 }
 
 void EntryFiles::ForgetFolders() {
   absl::MutexLock lock(&mutex_);
   durable_folders_.clear();
+  durable_outer_folders_.reset();
 }
 
 absl::Status EntryFiles::SetPinned(const ChunkKey& key, bool pinned) {
@@ -176,14 +210,41 @@ absl::Status EntryFiles::Unlink(const ChunkKey& key) {
   return status;
 }
 
-absl::Status EntryFiles::Erase(const ChunkKey& key) {
-  // The pin last: a pin without an entry is removed at start; an entry that lost its pin would be unpinned.
-  absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
-  if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
-  if (status.ok()) status = fs_.SyncFolder(paths_.Folder(key));
-  if (absl::IsNotFound(status)) return absl::OkStatus();  // somebody has removed the folder with all in it
-  if (!status.ok()) ++delete_failures_;
-  return status;
+absl::Status EntryFiles::Erase(const ChunkKey& key) { return EraseAll(absl::MakeConstSpan(&key, 1))[0]; }
+
+std::vector<absl::Status> EntryFiles::EraseAll(absl::Span<const ChunkKey> keys) {
+  struct Folder {
+    std::string path;
+    absl::Status synced;
+  };
+  std::vector<absl::Status> statuses;
+  std::vector<Folder> folders;
+  absl::flat_hash_map<uint16_t, size_t> folder_of;  // NumberOf a key -> its index
+  for (const ChunkKey& key : keys) {
+    // The pin last: a pin without an entry is removed at start; an entry that lost its pin would be unpinned.
+    absl::Status status = UnlinkIfThere(fs_, paths_.Entry(key));
+    if (status.ok()) status = UnlinkIfThere(fs_, paths_.Pin(key));
+    if (status.ok() && folder_of.try_emplace(NumberOf(key), folders.size()).second) {
+      folders.push_back({paths_.Folder(key), absl::OkStatus()});
+    }
+    statuses.push_back(std::move(status));
+  }
+  // Nearly every key has a folder of its own, and a sync is mostly waiting, which the disk does for many at
+  // once.
+  ForEachInParallel(
+      folders.size(), kMaxSyncThreads, [] { return true; },
+      [&](size_t i) {
+        folders[i].synced = fs_.SyncFolder(folders[i].path);
+        return absl::OkStatus();
+      })
+      .IgnoreError();
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (statuses[i].ok()) statuses[i] = folders[folder_of.at(NumberOf(keys[i]))].synced;
+    // Somebody has removed the folder with all that was in it.
+    if (absl::IsNotFound(statuses[i])) statuses[i] = absl::OkStatus();
+    if (!statuses[i].ok()) ++delete_failures_;
+  }
+  return statuses;
 }
 
 absl::Status EntryFiles::Quarantine(const ChunkKey& key) {

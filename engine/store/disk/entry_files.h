@@ -2,16 +2,19 @@
 #pragma once
 
 #include <atomic>
+#include <bitset>
 #include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
 #include "engine/api/chunk_key.h"
 #include "engine/store/disk/disk_paths.h"
 #include "engine/store/disk/file_system.h"
@@ -36,7 +39,8 @@ class EntryFiles {
   /// The entry is durable when this returns OK, and otherwise not there; but when it `replaces` another of
   /// the same chunk, one of the two is.
   absl::Status Write(const ChunkKey& key, std::string_view header, const ChunkKv& kv, bool replaces);
-  /// Makes sure that what is in the folder of an entry's file is durable.
+  /// Makes sure that what is in the folder of an entry's file is durable. kNotFound: somebody has removed
+  /// it.
   absl::Status MakeFolderDurable(const ChunkKey& key);
   /// Takes nothing for durable that was: somebody else has removed folders.
   void ForgetFolders();
@@ -57,6 +61,8 @@ class EntryFiles {
   absl::Status Unlink(const ChunkKey& key);
   /// Removes an entry and its pin, durably.
   absl::Status Erase(const ChunkKey& key);
+  /// Erase of each, in the order of `keys`, but for the waiting, which is done for many at once.
+  std::vector<absl::Status> EraseAll(absl::Span<const ChunkKey> keys);
   /// Durable. On error nothing has changed, unless the disk refuses to undo it as well. REQUIRES: an entry
   /// that is to be unpinned is pinned.
   absl::Status SetPinned(const ChunkKey& key, bool pinned);
@@ -69,14 +75,20 @@ class EntryFiles {
   int64_t delete_failures() const { return delete_failures_; }
 
  private:
+  /// Makes the folder of an entry's file, and its name durable, but not what is in it.
+  absl::Status MakeFolder(const ChunkKey& key);
+  void Remember(const ChunkKey& key);
+
   FileSystem& fs_;
   const DiskPaths paths_;
   const int64_t max_quarantined_files_;
   std::atomic<int64_t> quarantined_files_{0};
   std::atomic<int64_t> delete_failures_{0};
   std::atomic<uint64_t> next_temporary_{0};
-  absl::Mutex mutex_;                                                      // no IO while it is held
-  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd
+  // What this process has synced; no IO while mutex_ is held.
+  absl::Mutex mutex_;
+  std::bitset<256> durable_outer_folders_ ABSL_GUARDED_BY(mutex_);         // entries/ab: that they are there
+  absl::flat_hash_set<uint16_t> durable_folders_ ABSL_GUARDED_BY(mutex_);  // entries/ab/cd, with what is in
 };
 
 }  // namespace kvblend::store::internal

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -169,7 +170,11 @@ absl::Status ForEachInParallel(size_t count, int num_threads, const std::functio
   };
   std::vector<std::thread> threads;
   const size_t wanted = std::min(static_cast<size_t>(std::max(num_threads, 1)), count);
-  for (size_t i = 1; i < wanted; ++i) threads.emplace_back(run);
+  try {
+    for (size_t i = 1; i < wanted; ++i) threads.emplace_back(run);
+  } catch (const std::system_error&) {
+    // The system has no more threads; those that there are do it all.
+  }
   run();
   for (std::thread& thread : threads) thread.join();
   absl::MutexLock lock(&mutex);

@@ -1,7 +1,9 @@
 // Death at every single operation of the file system, by kill and by power failure.
+#include <algorithm>
 #include <random>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/unit/store_disk/disk_tier_fixture.h"
@@ -45,9 +47,22 @@ class DiskTierCrashTest : public DiskTierTest {
       if (pinned) promises.pinned.insert(key);
       return true;
     };
+    const auto erase_all = [&](const std::vector<int32_t>& tokens) {
+      std::vector<ChunkKey> keys;
+      for (const int32_t token : tokens) {
+        keys.push_back(SmallAddress(token).key);
+        promises.present.erase(keys.back());
+        promises.pinned.erase(keys.back());
+      }
+      const auto erased = tier.EraseAll(kAllNamespaces, keys);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        if (erased[i].ok()) promises.erased.insert(keys[i]);
+      }
+      return std::all_of(erased.begin(), erased.end(), [](const auto& one) { return one.ok(); });
+    };
     // The quota is four entries: the last puts evict.
     (void)(put(0) && pin(0, true) && put(1) && put(2) && erase(1) && put(1) && put(3) && pin(2, true) &&
-           pin(2, false) && put(4) && put(5));
+           pin(2, false) && put(4) && put(5) && erase_all({0, 5}) && put(0));
     // Evicted entries left the index before their files.
     std::erase_if(promises.present, [&](const ChunkKey& key) { return !tier.Contains(key); });
     return promises;

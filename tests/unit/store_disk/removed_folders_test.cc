@@ -23,7 +23,10 @@ using ::testing::HasSubstr;
 
 class RemovedFoldersTest : public DiskTierTest {
  protected:
-  RemovedFoldersTest() {
+  RemovedFoldersTest() { Reopen(); }
+
+  void Reopen() {
+    tier_.reset();
     DiskTier::Options options = TierOptions();
     options.path = path_;
     options.fs = &PosixFileSystem();
@@ -68,6 +71,19 @@ TEST_F(RemovedFoldersTest, EntriesThatWentWithThemAreForgotten) {
       << "or nobody could tell where the entries have gone";
   ASSERT_TRUE(Put(*tier_, first_).ok());
   EXPECT_TRUE(ReadAndCompare(*tier_, first_).ok());
+}
+
+TEST_F(RemovedFoldersTest, WhatARestartFoundIsWrittenAnewWhenItsFolderIsGone) {
+  const std::string hex = first_.key.ToHex();
+  for (const std::string& name : {std::string("entries"), "entries/" + hex.substr(0, 2),
+                                  "entries/" + hex.substr(0, 2) + "/" + hex.substr(2, 2)}) {
+    SCOPED_TRACE(name);
+    ASSERT_TRUE(Put(*tier_, first_).ok());
+    Reopen();
+    ASSERT_TRUE(files::remove_all(path_ + "/" + name) > 0);
+    EXPECT_TRUE(Put(*tier_, first_).ok());
+    EXPECT_TRUE(ReadAndCompare(*tier_, first_).ok());
+  }
 }
 
 TEST_F(RemovedFoldersTest, WhoAsksWhetherAnEntryIsThereStillIsToldSo) {
