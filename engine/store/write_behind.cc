@@ -19,15 +19,22 @@ WriteBehind::~WriteBehind() {
   thread_.join();
 }
 
-bool WriteBehind::IsQueued(const ChunkKey& key) const {
-  return (writing_.has_value() && writing_->key == key) ||
-         std::any_of(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
+WriteBehind::Item* WriteBehind::FindQueued(const ChunkKey& key) {
+  const auto found =
+      std::find_if(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
+  return found == queue_.end() ? nullptr : &*found;
+}
+
+bool WriteBehind::IsQueued(const ChunkKey& key) {
+  return (writing_.has_value() && writing_->key == key) || FindQueued(key) != nullptr;
 }
 
 void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                           LowerTier::PutOptions options) {
   absl::MutexLock lock(&mutex_);
-  if (IsQueued(address.key)) {
+  Item* queued = FindQueued(address.key);
+  const bool is_being_written = writing_.has_value() && writing_->key == address.key && writing_entry_;
+  if (is_being_written || (queued != nullptr && queued->kv != nullptr)) {
     if (pinned) QueuePin(address);
     return;
   }
@@ -39,9 +46,14 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
                                      " bytes wait already; allowed: ", max_queued_bytes_)));
     return;
   }
-  ++stats_.queued_entries;
+  if (queued == nullptr) {
+    ++stats_.queued_entries;
+    queued = &queue_.emplace_back(Item{.address = address});
+  }
   stats_.queued_bytes += kv->size_bytes();
-  queue_.push_back({address, std::move(kv), pinned, std::move(options)});
+  queued->kv = std::move(kv);
+  queued->options = std::move(options);
+  queued->pinned |= pinned;
 }
 
 void WriteBehind::EnqueuePin(const ChunkAddress& address) {
@@ -50,14 +62,12 @@ void WriteBehind::EnqueuePin(const ChunkAddress& address) {
 }
 
 void WriteBehind::QueuePin(const ChunkAddress& address) {
-  for (Item& item : queue_) {
-    if (item.address.key != address.key) continue;
-    item.pinned = true;
-    return;
+  Item* queued = FindQueued(address.key);
+  if (queued == nullptr) {
+    ++stats_.queued_entries;
+    queued = &queue_.emplace_back(Item{.address = address});
   }
-  if (writing_.has_value() && writing_->key == address.key && writing_pins_) return;
-  ++stats_.queued_entries;
-  queue_.push_back({.address = address, .kv = nullptr, .pinned = true, .options = {}});
+  queued->pinned = true;
 }
 
 void WriteBehind::EnqueueUse(const ChunkAddress& address) {
@@ -90,7 +100,7 @@ void WriteBehind::Run() {
     Item item = std::move(queue_.front());
     queue_.pop_front();
     writing_ = item.address;
-    writing_pins_ = item.pinned;
+    writing_entry_ = item.kv != nullptr;
     mutex_.Unlock();
     absl::Status status = absl::OkStatus();
     if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
@@ -155,7 +165,7 @@ void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) 
 
 absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !IsQueued(key); };
+  const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !IsQueued(key); };
   if (!mutex_.AwaitWithDeadline(absl::Condition(&done), deadline)) {
     return absl::DeadlineExceededError(absl::StrCat("chunk ", key.ToHex(), " is still being written"));
   }

@@ -38,7 +38,7 @@ class WriteBehind {
   ~WriteBehind();
 
   /// Queues an entry, to be pinned there when `pinned`; drops it when the queue is full. Of an entry that is
-  /// queued already only the pin is added.
+  /// on its way already only the pin is added.
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
@@ -66,17 +66,19 @@ class WriteBehind {
  private:
   struct Item {
     ChunkAddress address;
-    std::shared_ptr<const ChunkKv> kv;  // null: the entry is there, and is only to be pinned
+    std::shared_ptr<const ChunkKv> kv = nullptr;  // null: the entry is there, and is only to be pinned
     int64_t bytes() const { return kv == nullptr ? 0 : kv->size_bytes(); }
     bool pinned = false;
-    LowerTier::PutOptions options;
+    LowerTier::PutOptions options = {};
   };
 
   void Run();
   void TellUse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetFailure(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  /// What waits for this key, at most one; null: nothing.
+  Item* FindQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void QueuePin(const ChunkAddress& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LowerTier& tier_;
@@ -85,7 +87,7 @@ class WriteBehind {
   mutable absl::Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
-  bool writing_pins_ ABSL_GUARDED_BY(mutex_) = false;  // whether what is being written is to be pinned
+  bool writing_entry_ ABSL_GUARDED_BY(mutex_) = false;  // whether that is an entry, and more than its pin
   std::deque<ChunkAddress> uses_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> telling_ ABSL_GUARDED_BY(mutex_);  // whose use the tier is being told of
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
