@@ -35,7 +35,7 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
   Item* queued = FindQueued(address.key);
   const bool is_being_written = writing_.has_value() && writing_->key == address.key && writing_entry_;
   if (is_being_written || (queued != nullptr && queued->kv != nullptr)) {
-    if (pinned) QueuePin(address);
+    if (pinned) QueuePin(address, true);
     return;
   }
   ForgetFailure(address.key);
@@ -53,21 +53,43 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
   stats_.queued_bytes += kv->size_bytes();
   queued->kv = std::move(kv);
   queued->options = std::move(options);
-  queued->pinned |= pinned;
+  if (pinned) queued->pinned = true;
 }
 
-void WriteBehind::EnqueuePin(const ChunkAddress& address) {
+void WriteBehind::EnqueuePin(const ChunkAddress& address, bool pinned) {
   absl::MutexLock lock(&mutex_);
-  QueuePin(address);
+  QueuePin(address, pinned);
 }
 
-void WriteBehind::QueuePin(const ChunkAddress& address) {
+bool WriteBehind::AmendPin(const ChunkKey& key, bool pinned) {
+  absl::MutexLock lock(&mutex_);
+  if (Item* queued = FindQueued(key); queued != nullptr) {
+    queued->pinned = pinned;
+  } else if (writing_.has_value() && writing_->key == key) {
+    QueuePin(*writing_, pinned);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::flat_hash_map<ChunkKey, bool> WriteBehind::QueuedPins() const {
+  absl::flat_hash_map<ChunkKey, bool> pins;
+  absl::MutexLock lock(&mutex_);
+  if (writing_.has_value() && writing_pin_.has_value()) pins[writing_->key] = *writing_pin_;
+  for (const Item& item : queue_) {
+    if (item.pinned.has_value()) pins[item.address.key] = *item.pinned;
+  }
+  return pins;
+}
+
+void WriteBehind::QueuePin(const ChunkAddress& address, bool pinned) {
   Item* queued = FindQueued(address.key);
   if (queued == nullptr) {
     ++stats_.queued_entries;
     queued = &queue_.emplace_back(Item{.address = address});
   }
-  queued->pinned = true;
+  queued->pinned = pinned;
 }
 
 void WriteBehind::EnqueueUse(const ChunkAddress& address) {
@@ -101,14 +123,16 @@ void WriteBehind::Run() {
     queue_.pop_front();
     writing_ = item.address;
     writing_entry_ = item.kv != nullptr;
+    writing_pin_ = item.pinned;
     mutex_.Unlock();
     absl::Status status = absl::OkStatus();
     if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
-    if (status.ok() && item.pinned) {
-      status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
+    if (status.ok() && item.pinned.has_value()) {
+      status = tier_.SetPinned(kAllNamespaces, item.address.key, *item.pinned);
+      if (!*item.pinned && absl::IsNotFound(status)) status = absl::OkStatus();
       if (!status.ok()) {
-        spdlog::warn("chunk {} is pinned in memory alone: {}", item.address.key.ToHex(),
-                     std::string(status.message()));
+        spdlog::warn("chunk {} is {} in memory alone: {}", item.address.key.ToHex(),
+                     *item.pinned ? "pinned" : "unpinned", std::string(status.message()));
       }
     }
     const bool is_entry = item.kv != nullptr;

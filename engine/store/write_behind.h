@@ -42,8 +42,12 @@ class WriteBehind {
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
-  /// Pins an entry of the tier, after what is queued.
-  void EnqueuePin(const ChunkAddress& address);
+  /// Pins or unpins an entry of the tier, after what is queued of it.
+  void EnqueuePin(const ChunkAddress& address, bool pinned);
+  /// As EnqueuePin, where something of this entry is queued or under way; whether it is.
+  bool AmendPin(const ChunkKey& key, bool pinned);
+  /// The entries that are pinned or unpinned by what is queued and under way, and how they are afterwards.
+  absl::flat_hash_map<ChunkKey, bool> QueuedPins() const;
 
   /// Tells the tier that an entry is used, unless that is about to be written, when its lifetime begins
   /// anyway. Dropped when kMaxQueuedUses wait, which only costs a later miss.
@@ -66,9 +70,9 @@ class WriteBehind {
  private:
   struct Item {
     ChunkAddress address;
-    std::shared_ptr<const ChunkKv> kv = nullptr;  // null: the entry is there, and is only to be pinned
+    std::shared_ptr<const ChunkKv> kv = nullptr;  // null: the entry is there, and has only `pinned` to be set
     int64_t bytes() const { return kv == nullptr ? 0 : kv->size_bytes(); }
-    bool pinned = false;
+    std::optional<bool> pinned = std::nullopt;  // none: what the tier has stays as it is
     LowerTier::PutOptions options = {};
   };
 
@@ -79,7 +83,7 @@ class WriteBehind {
   /// What waits for this key, at most one; null: nothing.
   Item* FindQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void QueuePin(const ChunkAddress& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueuePin(const ChunkAddress& address, bool pinned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LowerTier& tier_;
   const int64_t max_queued_bytes_;
@@ -88,6 +92,7 @@ class WriteBehind {
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
   bool writing_entry_ ABSL_GUARDED_BY(mutex_) = false;  // whether that is an entry, and more than its pin
+  std::optional<bool> writing_pin_ ABSL_GUARDED_BY(mutex_);
   std::deque<ChunkAddress> uses_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> telling_ ABSL_GUARDED_BY(mutex_);  // whose use the tier is being told of
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
