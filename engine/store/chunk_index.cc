@@ -87,10 +87,17 @@ void ChunkIndex::Report(StoreStats& stats) const {
 // --- room
 
 absl::Status ChunkIndex::CheckPinLimit(int64_t bytes) const {
-  if (bytes <= limits_.pinned_byte_limit - pinned_bytes_) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("chunk store: pinning needs ", bytes, " bytes; ",
-                                                   pinned_bytes_, " of at most ", limits_.pinned_byte_limit,
+  const int64_t taken = pinned_bytes_ + reserved_pin_bytes_;
+  if (bytes <= limits_.pinned_byte_limit - taken) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("chunk store: pinning needs ", bytes, " bytes; ", taken,
+                                                   " of at most ", limits_.pinned_byte_limit,
                                                    " bytes are pinned"));
+}
+
+absl::Status ChunkIndex::ReservePin(int64_t bytes) {
+  KVBLEND_RETURN_IF_ERROR(CheckPinLimit(bytes));
+  reserved_pin_bytes_ += bytes;
+  return absl::OkStatus();
 }
 
 absl::Status ChunkIndex::MakeRoom(const std::string& tenant_namespace, int64_t bytes, Removed& evicted) {

@@ -76,6 +76,9 @@ class ChunkIndex {
   absl::Status SetPinned(Entry* entry, bool pinned);
   /// Whether so many bytes more could be pinned. kResourceExhausted.
   absl::Status CheckPinLimit(int64_t bytes) const;
+  /// Keeps so many bytes free for a pin to come, until ReleasePin. kResourceExhausted, as CheckPinLimit.
+  absl::Status ReservePin(int64_t bytes);
+  void ReleasePin(int64_t bytes) { reserved_pin_bytes_ -= bytes; }
   /// Sets NamespaceQuotas::bytes; evicts idle entries of namespaces that have more.
   void LimitNamespaces(const std::map<std::string, int64_t>& bytes, Removed& evicted);
   int64_t RoomOf(const std::string& tenant_namespace) const {
@@ -108,6 +111,7 @@ class ChunkIndex {
   int64_t bytes_ = 0;
   int64_t pinned_entries_ = 0;
   int64_t pinned_bytes_ = 0;
+  int64_t reserved_pin_bytes_ = 0;
   int64_t erased_held_bytes_ = 0;
   int64_t evictions_ = 0;
   int64_t evicted_bytes_ = 0;

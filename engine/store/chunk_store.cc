@@ -168,6 +168,17 @@ std::vector<std::optional<ChunkHandle>> ChunkStore::LookupAnyAnchor(absl::Span<c
 
 // --- lower tiers
 
+ChunkStore::Fetching::Fetching(ChunkStore& of) : store(of), erasures(of.lower_.erasures()) {
+  absl::MutexLock lock(&store.mutex_);
+  pins = store.lower_.QueuedPins();
+  store.fetches_.insert(this);
+}
+
+ChunkStore::Fetching::~Fetching() {
+  absl::MutexLock lock(&store.mutex_);
+  store.fetches_.erase(this);
+}
+
 void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads& reads, bool is_use,
                        std::vector<std::optional<ChunkHandle>>& found) {
   if (lower_.empty()) return;
@@ -179,17 +190,16 @@ void ChunkStore::Fetch(absl::Span<const ChunkKey> keys, PromptReads& reads, bool
     missing_at.push_back(i);
   }
   if (missing.empty()) return;
-  const Erasures::Watch erasures(lower_.erasures());
+  const Fetching fetching(*this);
   std::vector<std::shared_ptr<LowerTierEntry>> sources =
       lower_.Open(missing, reads.LookupDeadline(options_.lookup_budget));
   for (size_t i = 0; i < missing.size(); ++i) {
-    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), erasures, reads, is_use);
+    if (sources[i] != nullptr) found[missing_at[i]] = Admit(std::move(sources[i]), fetching, reads, is_use);
   }
 }
 
-std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source,
-                                             const Erasures::Watch& erasures, PromptReads& reads,
-                                             bool is_use) {
+std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> source, const Fetching& fetching,
+                                             PromptReads& reads, bool is_use) {
   const EntryHeader& header = source->header();
   // Before memory is taken: anybody may have written what is in a shared tier.
   const absl::StatusOr<int64_t> bytes = ChunkKv::SizeBytes(header.address.format, header.address.num_tokens);
@@ -212,12 +222,14 @@ std::optional<ChunkHandle> ChunkStore::Admit(std::shared_ptr<LowerTierEntry> sou
 
   Leftovers leftovers;
   absl::MutexLock lock(&mutex_);
-  if (erasures.Erased(header.address.key)) return std::nullopt;
+  if (fetching.erasures.Erased(header.address.key)) return std::nullopt;
   // Another thread may have been faster.
   if (Entry* resident = FindUsable(header.address.key, leftovers); resident != nullptr) {
     return HandOut(resident, reads, is_use);
   }
-  entry->pinned = source->pinned() && index_.CheckPinLimit(entry->bytes).ok();
+  const auto changed = fetching.pins.find(header.address.key);
+  const bool pinned = changed == fetching.pins.end() ? source->pinned() : changed->second;
+  entry->pinned = pinned && index_.CheckPinLimit(entry->bytes).ok();
   if (!AddEntry(fresh, leftovers).ok()) return std::nullopt;
   ++(is_use ? stats_.lower_hits : stats_.prefetched);
   return HandOut(entry, reads, is_use);

@@ -37,6 +37,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -75,6 +76,7 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
     int64_t max_queued_write_bytes = int64_t{256} << 20;  // on their way to each lower tier
     absl::Duration lookup_budget =
         absl::Milliseconds(50);                   // one prompt's waiting for lookups across the network
+    absl::Duration pin_wait = absl::Seconds(10);  // of Pin and Unpin for the chunk's own write
     std::function<absl::Time()> now = absl::Now;  // thread-safe; may not call back into the store
   };
 
@@ -192,6 +194,17 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
     std::vector<std::shared_ptr<ArrivingKv>> unfinished;  // nobody else will ask for the rest of their layers
     ~Leftovers();
   };
+  /// While it lives, entries are opened in the lower tiers to be taken into memory. What was erased meanwhile
+  /// is not, and what was pinned or unpinned meanwhile is as it was set last.
+  struct Fetching {
+    explicit Fetching(ChunkStore& of);
+    ~Fetching();
+    ChunkStore& store;
+    const Erasures::Watch erasures;
+    /// Which entries the disk may have told of otherwise than they are, or are to be, pinned. Guarded by the
+    /// store's mutex.
+    absl::flat_hash_map<ChunkKey, bool> pins;
+  };
 
   ChunkStore(Options options, std::vector<std::unique_ptr<LowerTier>> lower);
 
@@ -216,8 +229,8 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   /// Looks in the lower tiers for what is missing in `found`, which is in the order of `keys`.
   void Fetch(absl::Span<const ChunkKey> keys, PromptReads& reads, bool is_use,
              std::vector<std::optional<ChunkHandle>>& found);
-  /// `erasures`: of the time since the source was opened.
-  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, const Erasures::Watch& erasures,
+  /// `fetching`: from before the source was opened.
+  std::optional<ChunkHandle> Admit(std::shared_ptr<LowerTierEntry> source, const Fetching& fetching,
                                    PromptReads& reads, bool is_use);
 
   absl::StatusOr<ChunkHandle> InsertOrCommit(const ChunkAddress& address, std::unique_ptr<ChunkKv> kv,
@@ -236,11 +249,15 @@ class ChunkStore final : public ChunkCatalog, private internal::Lender {
   std::atomic<uint64_t> next_turn_{1};
   LowerTiers lower_;  // outlives the entries, which take back their reads
 
+  absl::Mutex pin_mutex_;  // held by Pin and Unpin while tiers and then memory change, before mutex_
   // Nothing is called, waited for or freed while mutex_ is held, but for options_.now and lower_'s Write,
-  // WriteAndPin, QueuePin, QueueUse, MarkUnreadable and erasures, which do not wait; see Leftovers.
+  // WriteAndPin, QueuePin, AmendPin, QueuedPins, QueueUse, MarkUnreadable and erasures, which do not wait;
+  // see Leftovers. Whoever changes a pin in memory has lower_ queue it before mutex_ is released, so that the
+  // disk ends up like memory, whatever overtakes what.
   mutable absl::Mutex mutex_;
   internal::ChunkIndex index_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<ChunkKey> reserved_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<Fetching*> fetches_ ABSL_GUARDED_BY(mutex_);  // under way
   StoreStats stats_ ABSL_GUARDED_BY(mutex_);  // without what the index and the lower tiers report
 };
 

@@ -11,12 +11,6 @@
 #include "engine/store/page_token.h"
 
 namespace kvblend::store {
-namespace {
-
-/// How long pinning waits for an entry to reach the lower tier.
-constexpr absl::Duration kPinWait = absl::Seconds(10);
-
-}  // namespace
 
 absl::StatusOr<ChunkInfo> ChunkStore::Stat(NamespaceFilter filter, const ChunkKey& key) const {
   {
@@ -171,18 +165,34 @@ ChunkStore::Cleared ChunkStore::Clear(NamespaceFilter filter) {
 }
 
 absl::Status ChunkStore::SetPinned(NamespaceFilter filter, const ChunkKey& key, bool pinned) {
-  // An entry on its way to a tier must arrive, or the tier would refuse to pin it.
-  lower_.WaitUntilWritten(key, absl::Now() + kPinWait).IgnoreError();
+  // What is on its way to a tier should be there first, so that the tier can say whether it pins it.
+  lower_.WaitUntilWritten(key, absl::Now() + options_.pin_wait).IgnoreError();
+  absl::MutexLock one_at_a_time(&pin_mutex_);
+  int64_t reserved = 0;
   if (pinned) {  // what memory would refuse is not pinned below either
     absl::MutexLock lock(&mutex_);
     const Entry* entry = index_.Find(filter, key);
-    if (entry != nullptr && !entry->pinned) KVBLEND_RETURN_IF_ERROR(index_.CheckPinLimit(entry->bytes));
+    if (entry != nullptr && !entry->pinned) {
+      KVBLEND_RETURN_IF_ERROR(index_.ReservePin(entry->bytes));
+      reserved = entry->bytes;
+    }
   }
   const absl::Status below = lower_.SetPinned(filter, key, pinned);
-  if (!below.ok() && !absl::IsNotFound(below)) return below;  // and in memory nothing has changed
   absl::MutexLock lock(&mutex_);
+  index_.ReleasePin(reserved);
+  if (!below.ok() && !absl::IsNotFound(below)) return below;
   Entry* entry = index_.Find(filter, key);
-  return entry == nullptr ? below : index_.SetPinned(entry, pinned);
+  // Memory refuses only what came there meanwhile; as what comes from below without room it stays unpinned.
+  const absl::Status here = entry == nullptr ? below : index_.SetPinned(entry, pinned);
+  if (!here.ok() && !below.ok()) return here;
+  // For a tier that does not have it yet, or that was told otherwise by what was queued meanwhile.
+  if (entry != nullptr) {
+    lower_.QueuePin(entry->address, pinned);
+  } else {
+    lower_.AmendPin(key, pinned);
+  }
+  for (Fetching* fetching : fetches_) fetching->pins[key] = pinned;
+  return absl::OkStatus();
 }
 
 absl::Status ChunkStore::PinBehind(NamespaceFilter filter, const ChunkKey& key) {
@@ -195,7 +205,7 @@ absl::Status ChunkStore::PinBehind(NamespaceFilter filter, const ChunkKey& key) 
   if (entry->is_whole()) {
     OfferToLower(*entry, /*pin=*/true);
   } else {
-    lower_.QueuePin(entry->address);
+    lower_.QueuePin(entry->address, true);
   }
   return absl::OkStatus();
 }

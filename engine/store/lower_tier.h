@@ -66,7 +66,7 @@ class LowerTierEntry {
   /// Checked: its checksum is right, and it is of the key that was asked for.
   virtual const EntryHeader& header() const = 0;
 
-  /// Whether an operator had pinned it when it was opened.
+  /// Whether it was pinned when it was opened.
   virtual bool pinned() const = 0;
 
   /// Reads one layer into `out`: header().layer_bytes() bytes, aligned to ChunkKv::kSectionAlignment. They

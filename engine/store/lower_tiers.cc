@@ -192,10 +192,7 @@ void LowerTiers::Write(const ChunkAddress& address, const std::shared_ptr<const 
 void LowerTiers::WriteAndPin(const ChunkAddress& address, const std::shared_ptr<const ChunkKv>& kv,
                              const LowerTier::PutOptions& options) {
   Write(address, kv, /*pinned=*/true, options);
-  // What is not there by now was queued with its pin, or did not fit into the queue.
-  for (const Level& level : levels_) {
-    if (level.tier->durable() && level.tier->Contains(address.key)) level.writes->EnqueuePin(address);
-  }
+  QueuePin(address, true);  // also what was there, or on its way
 }
 
 void LowerTiers::ForgetIfGone(const ChunkKey& key) {
@@ -216,10 +213,25 @@ std::vector<bool> LowerTiers::Lack(absl::Span<const ChunkKey> keys, const KvForm
   return lacking;
 }
 
-void LowerTiers::QueuePin(const ChunkAddress& address) {
+void LowerTiers::QueuePin(const ChunkAddress& address, bool pinned) {
   for (const Level& level : levels_) {
-    if (level.tier->durable()) level.writes->EnqueuePin(address);
+    if (!level.tier->durable() || level.writes->AmendPin(address.key, pinned)) continue;
+    // In this order: what was on its way before is there now.
+    if (level.tier->Contains(address.key)) level.writes->EnqueuePin(address, pinned);
   }
+}
+
+void LowerTiers::AmendPin(const ChunkKey& key, bool pinned) {
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) level.writes->AmendPin(key, pinned);
+  }
+}
+
+absl::flat_hash_map<ChunkKey, bool> LowerTiers::QueuedPins() const {
+  for (const Level& level : levels_) {
+    if (level.tier->durable()) return level.writes->QueuedPins();
+  }
+  return {};
 }
 
 void LowerTiers::QueueUse(const ChunkAddress& address) {

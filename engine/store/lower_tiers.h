@@ -77,9 +77,14 @@ class LowerTiers {
   void ForgetIfGone(const ChunkKey& key);
   /// For each key, whether one of the tiers that are not durable lacks it, as LowerTier::Lack says.
   std::vector<bool> Lack(absl::Span<const ChunkKey> keys, const KvFormat& format);
-  /// Pins the entry in the durable tier, in the background after what is queued; WaitUntilDurable waits for
-  /// that too. If the tier refuses or fails, the log says so.
-  void QueuePin(const ChunkAddress& address);
+  /// Pins or unpins the entry in the durable tier, if that has it or is to have it, in the background after
+  /// what is queued of it; WaitUntilDurable waits for that too. If the tier refuses or fails, the log says
+  /// so.
+  void QueuePin(const ChunkAddress& address, bool pinned);
+  /// The same for an entry of which something is on its way to the durable tier; nothing for others.
+  void AmendPin(const ChunkKey& key, bool pinned);
+  /// As WriteBehind says, of the durable tier.
+  absl::flat_hash_map<ChunkKey, bool> QueuedPins() const;
   /// Tells the tiers whose entries go by time that this one is used, in the background. Cheap, but for the
   /// tiers' work; once per use_interval() is often enough.
   void QueueUse(const ChunkAddress& address);

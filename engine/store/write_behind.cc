@@ -19,16 +19,23 @@ WriteBehind::~WriteBehind() {
   thread_.join();
 }
 
-bool WriteBehind::IsQueued(const ChunkKey& key) const {
-  return (writing_.has_value() && writing_->key == key) ||
-         std::any_of(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
+WriteBehind::Item* WriteBehind::FindQueued(const ChunkKey& key) {
+  const auto found =
+      std::find_if(queue_.begin(), queue_.end(), [&](const Item& item) { return item.address.key == key; });
+  return found == queue_.end() ? nullptr : &*found;
+}
+
+bool WriteBehind::IsQueued(const ChunkKey& key) {
+  return (writing_.has_value() && writing_->key == key) || FindQueued(key) != nullptr;
 }
 
 void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                           LowerTier::PutOptions options) {
   absl::MutexLock lock(&mutex_);
-  if (IsQueued(address.key)) {
-    if (pinned) QueuePin(address);
+  Item* queued = FindQueued(address.key);
+  const bool is_being_written = writing_.has_value() && writing_->key == address.key && writing_entry_;
+  if (is_being_written || (queued != nullptr && queued->kv != nullptr)) {
+    if (pinned) QueuePin(address, true);
     return;
   }
   ForgetFailure(address.key);
@@ -39,25 +46,50 @@ void WriteBehind::Enqueue(const ChunkAddress& address, std::shared_ptr<const Chu
                                      " bytes wait already; allowed: ", max_queued_bytes_)));
     return;
   }
-  ++stats_.queued_entries;
-  stats_.queued_bytes += kv->size_bytes();
-  queue_.push_back({address, std::move(kv), pinned, std::move(options)});
-}
-
-void WriteBehind::EnqueuePin(const ChunkAddress& address) {
-  absl::MutexLock lock(&mutex_);
-  QueuePin(address);
-}
-
-void WriteBehind::QueuePin(const ChunkAddress& address) {
-  for (Item& item : queue_) {
-    if (item.address.key != address.key) continue;
-    item.pinned = true;
-    return;
+  if (queued == nullptr) {
+    ++stats_.queued_entries;
+    queued = &queue_.emplace_back(Item{.address = address});
   }
-  if (writing_.has_value() && writing_->key == address.key && writing_pins_) return;
-  ++stats_.queued_entries;
-  queue_.push_back({.address = address, .kv = nullptr, .pinned = true, .options = {}});
+  stats_.queued_bytes += kv->size_bytes();
+  queued->kv = std::move(kv);
+  queued->options = std::move(options);
+  if (pinned) queued->pinned = true;
+}
+
+void WriteBehind::EnqueuePin(const ChunkAddress& address, bool pinned) {
+  absl::MutexLock lock(&mutex_);
+  QueuePin(address, pinned);
+}
+
+bool WriteBehind::AmendPin(const ChunkKey& key, bool pinned) {
+  absl::MutexLock lock(&mutex_);
+  if (Item* queued = FindQueued(key); queued != nullptr) {
+    queued->pinned = pinned;
+  } else if (writing_.has_value() && writing_->key == key) {
+    QueuePin(*writing_, pinned);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::flat_hash_map<ChunkKey, bool> WriteBehind::QueuedPins() const {
+  absl::flat_hash_map<ChunkKey, bool> pins;
+  absl::MutexLock lock(&mutex_);
+  if (writing_.has_value() && writing_pin_.has_value()) pins[writing_->key] = *writing_pin_;
+  for (const Item& item : queue_) {
+    if (item.pinned.has_value()) pins[item.address.key] = *item.pinned;
+  }
+  return pins;
+}
+
+void WriteBehind::QueuePin(const ChunkAddress& address, bool pinned) {
+  Item* queued = FindQueued(address.key);
+  if (queued == nullptr) {
+    ++stats_.queued_entries;
+    queued = &queue_.emplace_back(Item{.address = address});
+  }
+  queued->pinned = pinned;
 }
 
 void WriteBehind::EnqueueUse(const ChunkAddress& address) {
@@ -90,15 +122,17 @@ void WriteBehind::Run() {
     Item item = std::move(queue_.front());
     queue_.pop_front();
     writing_ = item.address;
-    writing_pins_ = item.pinned;
+    writing_entry_ = item.kv != nullptr;
+    writing_pin_ = item.pinned;
     mutex_.Unlock();
     absl::Status status = absl::OkStatus();
     if (item.kv != nullptr) status = tier_.Put(item.address, *item.kv, item.options);
-    if (status.ok() && item.pinned) {
-      status = tier_.SetPinned(kAllNamespaces, item.address.key, true);
+    if (status.ok() && item.pinned.has_value()) {
+      status = tier_.SetPinned(kAllNamespaces, item.address.key, *item.pinned);
+      if (!*item.pinned && absl::IsNotFound(status)) status = absl::OkStatus();
       if (!status.ok()) {
-        spdlog::warn("chunk {} is pinned in memory alone: {}", item.address.key.ToHex(),
-                     std::string(status.message()));
+        spdlog::warn("chunk {} is {} in memory alone: {}", item.address.key.ToHex(),
+                     *item.pinned ? "pinned" : "unpinned", std::string(status.message()));
       }
     }
     const bool is_entry = item.kv != nullptr;
@@ -155,7 +189,7 @@ void WriteBehind::Cancel(absl::FunctionRef<bool(const ChunkAddress&)> unwanted) 
 
 absl::Status WriteBehind::WaitFor(const ChunkKey& key, absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
-  const auto done = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !IsQueued(key); };
+  const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !IsQueued(key); };
   if (!mutex_.AwaitWithDeadline(absl::Condition(&done), deadline)) {
     return absl::DeadlineExceededError(absl::StrCat("chunk ", key.ToHex(), " is still being written"));
   }

@@ -38,12 +38,16 @@ class WriteBehind {
   ~WriteBehind();
 
   /// Queues an entry, to be pinned there when `pinned`; drops it when the queue is full. Of an entry that is
-  /// queued already only the pin is added.
+  /// on its way already only the pin is added.
   void Enqueue(const ChunkAddress& address, std::shared_ptr<const ChunkKv> kv, bool pinned,
                LowerTier::PutOptions options);
 
-  /// Pins an entry of the tier, after what is queued.
-  void EnqueuePin(const ChunkAddress& address);
+  /// Pins or unpins an entry of the tier, after what is queued of it.
+  void EnqueuePin(const ChunkAddress& address, bool pinned);
+  /// As EnqueuePin, where something of this entry is queued or under way; whether it is.
+  bool AmendPin(const ChunkKey& key, bool pinned);
+  /// The entries that are pinned or unpinned by what is queued and under way, and how they are afterwards.
+  absl::flat_hash_map<ChunkKey, bool> QueuedPins() const;
 
   /// Tells the tier that an entry is used, unless that is about to be written, when its lifetime begins
   /// anyway. Dropped when kMaxQueuedUses wait, which only costs a later miss.
@@ -66,18 +70,20 @@ class WriteBehind {
  private:
   struct Item {
     ChunkAddress address;
-    std::shared_ptr<const ChunkKv> kv;  // null: the entry is there, and is only to be pinned
+    std::shared_ptr<const ChunkKv> kv = nullptr;  // null: the entry is there, and has only `pinned` to be set
     int64_t bytes() const { return kv == nullptr ? 0 : kv->size_bytes(); }
-    bool pinned = false;
-    LowerTier::PutOptions options;
+    std::optional<bool> pinned = std::nullopt;  // none: what the tier has stays as it is
+    LowerTier::PutOptions options = {};
   };
 
   void Run();
   void TellUse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RememberFailure(const ChunkKey& key, const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ForgetFailure(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsQueued(const ChunkKey& key) const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
-  void QueuePin(const ChunkAddress& address) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  /// What waits for this key, at most one; null: nothing.
+  Item* FindQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsQueued(const ChunkKey& key) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void QueuePin(const ChunkAddress& address, bool pinned) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   LowerTier& tier_;
   const int64_t max_queued_bytes_;
@@ -85,7 +91,8 @@ class WriteBehind {
   mutable absl::Mutex mutex_;
   std::deque<Item> queue_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> writing_ ABSL_GUARDED_BY(mutex_);
-  bool writing_pins_ ABSL_GUARDED_BY(mutex_) = false;  // whether what is being written is to be pinned
+  bool writing_entry_ ABSL_GUARDED_BY(mutex_) = false;  // whether that is an entry, and more than its pin
+  std::optional<bool> writing_pin_ ABSL_GUARDED_BY(mutex_);
   std::deque<ChunkAddress> uses_ ABSL_GUARDED_BY(mutex_);
   std::optional<ChunkAddress> telling_ ABSL_GUARDED_BY(mutex_);  // whose use the tier is being told of
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;

@@ -170,6 +170,7 @@ absl::Status RedisTier::PutStorable(const ChunkAddress& address, const ChunkKv& 
   }
   const EntryHeader header = HeaderOf(address, kv, options, options_.date());
   KVBLEND_ASSIGN_OR_RETURN(const std::string header_bytes, EncodeEntryHeader(header));
+  absl::MutexLock no_erasures(&erasing_mutex_);
   // A header must never stand over sections that are not its own.
   if (presence != Presence::kNone) KVBLEND_RETURN_IF_ERROR(writer_.RemoveHeader(address.key));
   {
@@ -228,6 +229,17 @@ void RedisTier::Remove(const ChunkAddress& address) {
   content_.Remove(address);
 }
 
+void RedisTier::RemovePending(const ChunkAddress& address) {
+  if (!erasing_mutex_.TryLock()) return;  // the next lookup, or the eraser, does it
+  bool pending = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    pending = IsToBeErased(address);
+  }
+  if (pending) Remove(address);
+  erasing_mutex_.Unlock();
+}
+
 // --- reading
 
 bool RedisTier::CountLookup(const ChunkKey& key, const redis::FoundHeader& found) {
@@ -270,7 +282,7 @@ std::vector<absl::StatusOr<std::shared_ptr<LowerTierEntry>>> RedisTier::OpenEntr
     const ChunkKey& key = keys[i];
     auto& [header, without_sections, time_left] = headers[i];
     if (CountLookup(key, headers[i])) {
-      Remove(header->address);
+      RemovePending(header->address);
       opened.emplace_back(absl::NotFoundError(absl::StrCat("chunk ", key.ToHex(), " was deleted")));
       continue;
     }

@@ -142,7 +142,7 @@ class RedisTier final : public LowerTier {
   /// Erases what is pending on nodes that work. Whether nothing failed.
   bool RetryErasures();
   void RunErasures();
-  /// Counts what was found for a lookup. Whether it is an entry that was to be erased, and shall be now.
+  /// Counts what was found for a lookup. Whether it is an entry that was to be erased.
   bool CountLookup(const ChunkKey& key, const redis::FoundHeader& found);
   /// Counts and acts on the outcome of a layer's read.
   void ReportRead(const EntryHeader& header, const redis::RedisEntry::Outcome& outcome);
@@ -152,6 +152,8 @@ class RedisTier final : public LowerTier {
   absl::StatusOr<bool> Prolong(const ChunkAddress& address);
   /// Not waited for.
   void Remove(const ChunkAddress& address);
+  /// Remove, if the entry is still to be erased and nobody is about to erase or write one.
+  void RemovePending(const ChunkAddress& address);
   void Forget(const ChunkKey& key);
   /// The entry is not there. If it should be, others may have gone with it, as with FLUSHALL: then nothing is
   /// believed to be there any more, which costs a question for each of them that is offered again.
@@ -165,6 +167,10 @@ class RedisTier final : public LowerTier {
   const Options options_;
   const int64_t ttl_seconds_;  // 0: for ever
 
+  /// Held while a chunk is written that was to be erased perhaps, and while one that could not be erased is:
+  /// what is written meanwhile would go with it. Before mutex_. By threads in the background alone, since
+  /// they wait for Redis; lookups only try.
+  absl::Mutex erasing_mutex_;
   mutable absl::Mutex mutex_;  // not held while anything is called, but for options_.now
   struct Known {
     absl::Time until;    // believed to be there

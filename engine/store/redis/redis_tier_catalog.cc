@@ -121,6 +121,7 @@ bool RedisTier::RetryErasures() {
   bool all_done = true;
   for (const auto& [key, tenant_namespace] : pending) {
     if (!cluster_->Works(redis::EntryKeys(key).Header())) continue;
+    absl::MutexLock no_writes(&erasing_mutex_);
     {
       absl::MutexLock lock(&mutex_);
       if (stop_) return true;

@@ -443,6 +443,7 @@ TEST_F(LowerTiersTest, WhatTheDiskCannotPinOrUnpinStaysAsItIsInMemoryToo) {
   disk_->pin_fault = nullptr;
   EXPECT_TRUE(store->Pin(kAllNamespaces, chunk_.key).ok());
   EXPECT_TRUE(pinned());
+  ASSERT_TRUE(store->FlushWrites(absl::InfiniteFuture()).ok());  // which sets the pin on the disk once more
   disk_->pin_fault = [](const ChunkKey&) { return absl::UnavailableError("read-only"); };
   EXPECT_EQ(store->Unpin(kAllNamespaces, chunk_.key).code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(pinned());

@@ -260,6 +260,27 @@ TEST_F(RedisTierFaultsTest, WhatANodeHeldThatWasAwayIsOfferedAgain) {
   EXPECT_EQ(tier->Stats().puts, 3);
 }
 
+TEST_F(RedisTierFaultsTest, WhatIsPutAgainStaysThoughItsErasureIsTriedAgainMeanwhile) {
+  RedisTier::Options options = TierOptions();
+  options.erasure_retry_interval = absl::Microseconds(100);
+  const auto tier = OpenTier(options);
+  const ChunkAddress address = SmallAddress(1);
+  for (int32_t round = 0; round < 100; ++round) {
+    ASSERT_TRUE(Put(*tier, address).ok());
+    redis_.ReplyTo("UNLINK", {.execute = false, .instead = "-NOREPLICAS Not enough good replicas.\r\n"});
+    ASSERT_FALSE(tier->Erase(kAllNamespaces, address.key).ok());
+    redis_.SetScript([](int32_t, const FakeRedis::Arguments& arguments) -> FakeReply {
+      // Put asks what is there: time enough for the eraser to begin.
+      for (int32_t i = 0; arguments[0] == "EXISTS" && i < 1000; ++i) std::this_thread::yield();
+      return {};
+    });
+    ASSERT_TRUE(Put(*tier, address).ok());
+    while (tier->Stats().pending_erasures > 0) std::this_thread::yield();
+    AwaitWrites(*tier);
+    ASSERT_EQ(NumKeysOf(address), 5) << "in round " << round;
+  }
+}
+
 TEST_F(RedisTierFaultsTest, ANodeIsAskedAgainThoughTheClockWasSetBack) {
   const auto tier = OpenTier();
   const int32_t node = redis_.NodeOf(KeysOf(SmallAddress(1))[0]);
