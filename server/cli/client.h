@@ -34,8 +34,8 @@ class Client {
   absl::Status Put(const v1::PutChunksRequest& request, absl::Time deadline,
                    const std::function<void(const v1::PutChunkProgress&)>& on_progress);
 
-  /// About the server, for who stores chunks in a namespace of his choice. A key may have a namespace of its own
-  /// instead, and allow no other: `tenant_namespace` becomes empty then, which stands for that one.
+  /// About the server, for who stores chunks in a namespace of his choice. A key may have a namespace of its
+  /// own instead, and allow no other: `tenant_namespace` becomes empty then, which stands for that one.
   absl::StatusOr<v1::GetInfoResponse> GetInfo(std::string& tenant_namespace);
 
   Calls& calls() { return *calls_; }

@@ -14,8 +14,8 @@ std::vector<std::string> Segments(std::string_view path) {
 
 bool IsName(const std::string& segment) { return !segment.empty() && segment.front() == '{'; }
 
-/// Decoded one by one: in a path "%2F" is no "/" (RFC 3986, 2.2), and proxies that let some paths through take
-/// it for none.
+/// Decoded one by one: in a path "%2F" is no "/" (RFC 3986, 2.2), and proxies that let some paths through
+/// take it for none.
 std::vector<std::string> DecodedSegments(std::string_view path) {
   std::vector<std::string> segments = Segments(path);
   for (std::string& segment : segments) {

@@ -25,7 +25,7 @@ class Server(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.requests = []  # of each request: its version, its Host and the port of its connection
+        self.requests = []  # of each request: its version, Host, X-Forwarded-For and the port of its connection
         self.begun = threading.Semaphore(0)  # counts the slow ones
         self.released = threading.Event()
 
@@ -42,7 +42,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self):
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.requests.append((self.request_version, self.headers["Host"], self.client_address[1]))
+        self.server.requests.append((self.request_version, self.headers["Host"], self.headers["X-Forwarded-For"],
+                                     self.client_address[1]))
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

@@ -54,8 +54,8 @@ class ProxyTest(unittest.TestCase):
             self.assertEqual(b"one", answer.read(3), "a piece arrives before the answer has ended")
             server.released.set()
             self.assertEqual(b"two", answer.read())
-        self.assertEqual({("HTTP/1.1", "localhost")}, {request[:2] for request in server.requests})
-        self.assertEqual(1, len({request[2] for request in server.requests}), "one connection to the server does for all")
+        self.assertEqual({("HTTP/1.1", "localhost", "127.0.0.1")}, {request[:3] for request in server.requests})
+        self.assertEqual(1, len({request[3] for request in server.requests}), "one connection to the server does for all")
 
     @unittest.skipIf(NGINX is None, "no nginx")
     def test_nginx(self):
