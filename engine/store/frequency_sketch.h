@@ -10,8 +10,8 @@
 namespace kvblend::store {
 
 /// A count-min sketch with ageing: all counts are halved now and then, so that what was popular once does
-/// not stay so. Counts may be too high where keys collide, never too low. So that most are right it grows with
-/// the store: 256 KiB, or up to 128 bytes for each entry that the store has had at a time.
+/// not stay so. Counts may be too high where keys collide, never too low. So that most are right it grows
+/// with the store: 256 KiB, or up to 128 bytes for each entry that the store has had at a time.
 /// (Cormode and Muthukrishnan, "An improved data stream summary: the count-min sketch", J. Algorithms 2005;
 /// the ageing is TinyLFU's, see EvictionQueue.) Not thread-safe.
 class FrequencySketch {
