@@ -40,10 +40,18 @@ class LowerTierPinsTest : public ::testing::Test {
     };
   }
 
+  /// chunk_, whose write waits for go_on_, and waiting_ behind it.
+  void InsertBehindASlowWrite(const InsertOptions& options) {
+    disk_->write_fault = Hold();
+    ASSERT_TRUE(Insert(chunk_, options).ok());
+    held_.WaitForNotification();
+    ASSERT_TRUE(Insert(waiting_, options).ok());
+  }
+
   absl::Notification held_, go_on_;
   const std::shared_ptr<test_support::MemoryDisk> disk_ = std::make_shared<test_support::MemoryDisk>();
   std::unique_ptr<ChunkStore> store_ = Open();
-  const ChunkAddress chunk_ = SmallAddress(1);
+  const ChunkAddress chunk_ = SmallAddress(1), waiting_ = SmallAddress(2);
 };
 
 TEST_F(LowerTierPinsTest, AChunkIsWrittenThoughAPinOfItWaitsThatFoundItOnTheDisk) {
@@ -77,34 +85,26 @@ TEST_F(LowerTierPinsTest, AChunkIsWrittenThoughAPinOfItIsUnderWay) {
 
 // The disk is so slow that nobody waits for it.
 TEST_F(LowerTierPinsTest, TheDiskFollowsWhatIsPinnedWhileTheChunkWaitsToBeWritten) {
-  const ChunkAddress waiting = SmallAddress(2);
-  disk_->write_fault = Hold();
-  ASSERT_TRUE(Insert(chunk_).ok());
-  held_.WaitForNotification();
-  ASSERT_TRUE(Insert(waiting).ok());
-  for (const ChunkAddress* address : {&chunk_, &waiting}) {
+  InsertBehindASlowWrite({});
+  for (const ChunkAddress* address : {&chunk_, &waiting_}) {
     EXPECT_TRUE(store_->Pin(kAllNamespaces, address->key).ok());
   }
   go_on_.Notify();
   ASSERT_TRUE(store_->FlushWrites(absl::InfiniteFuture()).ok());
-  for (const ChunkAddress* address : {&chunk_, &waiting}) {
+  for (const ChunkAddress* address : {&chunk_, &waiting_}) {
     EXPECT_TRUE(store_->Stat(kAllNamespaces, address->key)->pinned);
     EXPECT_TRUE(disk_->IsPinned(address->key));
   }
 }
 
 TEST_F(LowerTierPinsTest, TheDiskFollowsWhatIsUnpinnedWhileTheChunkWaitsToBeWritten) {
-  const ChunkAddress waiting = SmallAddress(2);
-  disk_->write_fault = Hold();
-  ASSERT_TRUE(Insert(chunk_, {.pinned = true}).ok());
-  held_.WaitForNotification();
-  ASSERT_TRUE(Insert(waiting, {.pinned = true}).ok());
-  for (const ChunkAddress* address : {&chunk_, &waiting}) {
+  InsertBehindASlowWrite({.pinned = true});
+  for (const ChunkAddress* address : {&chunk_, &waiting_}) {
     EXPECT_TRUE(store_->Unpin(kAllNamespaces, address->key).ok());
   }
   go_on_.Notify();
   ASSERT_TRUE(store_->FlushWrites(absl::InfiniteFuture()).ok());
-  for (const ChunkAddress* address : {&chunk_, &waiting}) {
+  for (const ChunkAddress* address : {&chunk_, &waiting_}) {
     EXPECT_FALSE(store_->Stat(kAllNamespaces, address->key)->pinned);
     EXPECT_TRUE(disk_->Contains(address->key));
     EXPECT_FALSE(disk_->IsPinned(address->key));
